@@ -18,6 +18,7 @@ from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import MalformedInput, Overloaded, StoreError, StoreFull, TooLarge
 from ingero.storage.journal.frames import MAX_BODY_BYTES, frame_bytes
 from ingero.storage.journal.writer import JournalWriter
+from ingero.transport.otlp.decoding import INLINE_BYTES, DecodingThread
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,11 @@ FULL_RETRY_S: Final = 1.0
 OVERLOAD_RETRY_S: Final = 2
 DRAIN_RETRY_S: Final = 5
 assert MAX_REQUEST_BYTES <= MAX_BODY_BYTES
+
+
+def request_too_large() -> TooLarge:
+    """Return the error for a request beyond MAX_REQUEST_BYTES."""
+    return TooLarge(f"the request is larger than {MAX_REQUEST_BYTES} bytes; send smaller batches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,8 @@ class Ingest:
         self._on_durable = on_durable
         self._max_backlog_bytes = max_backlog_bytes
         self._checker: Columns = new_columns()
+        self._large_checker: Columns = new_columns()  # used in the thread only
+        self._decoding = DecodingThread()
         self._queue: deque[_Waiting] = deque()
         self._queued_bytes = 0
         self._wake = threading.Event()
@@ -130,7 +138,11 @@ class Ingest:
         """
         self._admit(len(body))
         try:
-            events = self._checker.check(signal, body)
+            if len(body) <= INLINE_BYTES:
+                events = self._checker.check(signal, body)
+            else:
+                events = await self._decoding.run(self._large_checker.check, signal, body)
+                self._admit(len(body))  # others were accepted meanwhile, or Echo is stopping
         except (MalformedInput, TooLarge):
             self.counters.refused_malformed += 1
             raise
@@ -159,9 +171,7 @@ class Ingest:
 
     def _admit(self, size: int) -> None:
         if size > MAX_REQUEST_BYTES:
-            raise TooLarge(
-                f"the request is larger than {MAX_REQUEST_BYTES} bytes; send smaller batches"
-            )
+            raise request_too_large()
         if self.draining:
             raise Overloaded("Echo is stopping", DRAIN_RETRY_S)
         if self._full is not None and time.monotonic() < self._full[0]:

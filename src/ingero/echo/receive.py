@@ -11,9 +11,11 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.rows import Signal, resource_context
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.echo.engine import Engine
+from ingero.echo.ingest import MAX_REQUEST_BYTES, request_too_large
 from ingero.errors import MalformedPush, Overloaded, StoreError, TooLarge, Unavailable
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import Key
+from ingero.transport.otlp.decoding import INLINE_BYTES, DecodingThread
 from ingero.transport.otlp.server_http import Inbound, OtlpService, Reply
 
 SIGNALS: Final[dict[Kind, Signal]] = {
@@ -32,6 +34,7 @@ class Receiver:
     def __init__(self, engine: Engine, access: Access) -> None:
         self._engine = engine
         self._access = access
+        self._decoding = DecodingThread()
         self.replies: Counter[tuple[str, int]] = Counter()  # (transport, status)
         self.ack_counts = [0] * (len(ACK_BOUNDS_MS) + 1)
         self.ack_sum_ms = 0.0
@@ -60,13 +63,15 @@ class Receiver:
         sender, body = inbound.sender, inbound.body
         began = time.perf_counter()
         try:
-            if (foreign := _foreign_cluster(inbound, sender)) is not None:
+            if len(body) <= INLINE_BYTES:
+                foreign, body = _checked(inbound, sender)
+            else:
+                foreign, body = await self._decoding.run(_checked, inbound, sender)
+            if foreign is not None:
                 return Reply(
                     HTTPStatus.FORBIDDEN,
                     message=f"tenant_scoped_bearer_refused: cluster {foreign!r}",
                 )
-            if inbound.encoding is Encoding.JSON:
-                body = encode_protobuf(decode(inbound.kind, body, Encoding.JSON))
             accepted = await self._engine.submit(SIGNALS[inbound.kind], body)
             self._observe((time.perf_counter() - began) * 1e3)
             if inbound.wait:
@@ -98,6 +103,16 @@ class Receiver:
         )
         self.ack_counts[position] += 1
         self.ack_sum_ms += elapsed_ms
+
+
+def _checked(inbound: Inbound, sender: Key) -> tuple[str | None, bytes]:
+    """Return a cluster that this sender may not write to, and the body as protobuf."""
+    if len(inbound.body) > MAX_REQUEST_BYTES:
+        raise request_too_large()
+    foreign = _foreign_cluster(inbound, sender)
+    if inbound.encoding is Encoding.PROTOBUF or foreign is not None:
+        return foreign, inbound.body
+    return None, encode_protobuf(decode(inbound.kind, inbound.body, Encoding.JSON))
 
 
 def _foreign_cluster(inbound: Inbound, sender: Key) -> str | None:

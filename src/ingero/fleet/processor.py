@@ -6,15 +6,15 @@ each request, `tick` once a second, and `served` for the threshold that goes bac
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 import msgspec
 
+from ingero.contract.measurements.ranks import split_measurements
 from ingero.contract.names import DEFAULT_CLUSTER
-from ingero.contract.otlp.body import Encoding, PartialSuccess
-from ingero.contract.otlp.codec import decode_json, decode_protobuf
+from ingero.contract.otlp.body import Encoding, PartialSuccess, decode
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import (
     NodeReport,
@@ -27,10 +27,12 @@ from ingero.contract.push.decode import (
 from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.core.health.threshold import ClusterThreshold, ThresholdPolicy, update_threshold
 from ingero.fleet.roster import Put, Roster
+from ingero.transport.otlp.decoding import finish
 
 # A sender whose clock differs by more is counted; its push counts at the time it was received
 CLOCK_SKEW_NS = 60 * 10**9
 MAX_CLUSTERS = 1024
+_SLICE = 200  # reports or points that are handled without a pause, in a large request
 _EXPLANATIONS = {
     Reject.SCORE_NOT_FINITE: "health score is not a finite number",
     Reject.SCORE_OUT_OF_RANGE: "health score is outside 0 to 1",
@@ -60,6 +62,21 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     node: str
     lead: str = ""  # name of the first metric, which identifies the kind of push
     partial: PartialSuccess | None = None
+
+
+class DecodedPush(msgspec.Struct, frozen=True):
+    """A large request, decoded outside the event loop; its measurements come in small parts."""
+
+    push: Push
+    measurements: tuple[MetricsRequest, ...]
+
+
+def decode_large_push(body: bytes, encoding: Encoding) -> DecodedPush:
+    """Decode a request in any thread; raise MalformedPush or TooLarge."""
+    request = decode(MetricsRequest, body, encoding)
+    push = decode_push(request)
+    parts = split_measurements(request, _SLICE) if push.has_measurements else ()
+    return DecodedPush(push, tuple(parts))
 
 
 class Tally(IntEnum):
@@ -133,16 +150,20 @@ class FleetProcessor:
         wall_ns: int,
         address: str | None = None,
     ) -> Taken:
-        """Handle one encoded metrics request; raise MalformedPush before anything of it counts."""
+        """Handle one encoded metrics request.
+
+        Raises MalformedPush or TooLarge before anything of it counts.
+        """
         is_json = encoding is Encoding.JSON
         plain = decode_plain_push(body, is_json)
         if plain is None:
-            request = (decode_json if is_json else decode_protobuf)(MetricsRequest, body)
+            request = decode(MetricsRequest, body, encoding)
             return self.take(request, cluster, now_s, wall_ns, address)
         report, lead = plain
         found = self.clusters.get(cluster or report.cluster or "")
         if found is None or found.served is COLD_START:  # a first push may set the threshold
-            return self._apply(Push((report,), False, (), lead), cluster, now_s, wall_ns)
+            first = Push((report,), False, (), lead)
+            return finish(self._apply(first, cluster, now_s, wall_ns))
         return self._put_plain(found, report, lead, now_s, wall_ns)
 
     def _put_plain(
@@ -170,24 +191,44 @@ class FleetProcessor:
     ) -> Taken:
         """Handle one decoded request; `cluster`, from query or header, wins over the resource."""
         found = decode_push(request)
-        taken = self._apply(found, cluster, now_s, wall_ns)
+        taken = finish(self._apply(found, cluster, now_s, wall_ns))
         if found.has_measurements:
             self.on_measurements(request, taken.cluster, now_s, address)
         return taken
 
-    def _apply(self, found: Push, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
+    def take_large(
+        self,
+        decoded: DecodedPush,
+        cluster: str | None,
+        now_s: float,
+        wall_ns: int,
+        address: str | None = None,
+    ) -> Generator[None, None, Taken]:
+        """Do what `take` does, in short steps with pauses in between."""
+        taken = yield from self._apply(decoded.push, cluster, now_s, wall_ns)
+        for part in decoded.measurements:
+            yield
+            self.on_measurements(part, taken.cluster, now_s, address)
+        return taken
+
+    def _apply(
+        self, found: Push, cluster: str | None, now_s: float, wall_ns: int
+    ) -> Generator[None, None, Taken]:
+        """Store the reports of a request, with a pause after every few."""
         self.counters.tally[Tally.PUSHES] += 1
         rejected = list(found.rejected)
         if cluster is not None and cluster not in self.clusters and problem_with_id(cluster):
             cluster = None  # the body may name a valid one; the sender still gets the rejection
             rejected.append((Reject.IDENTITY_INVALID, 1))
         about = ("", "")
-        for report in found.reports:
+        for number, report in enumerate(found.reports, 1):
             name = self._place(report, cluster)
             about = about if about[0] else (name, report.node)
             reason = self._put(name, report, now_s, wall_ns)
             if reason is not None:
                 rejected.append((reason, 1))
+            if number % _SLICE == 0:
+                yield
         partial = self._refuse(rejected) if rejected else None
         return Taken(about[0] or cluster or DEFAULT_CLUSTER, about[1], found.lead, partial)
 

@@ -1,9 +1,10 @@
 """Requests between socket and processor: admission, reply headers, copies for exporters."""
 
+import contextlib
 import time
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -17,16 +18,17 @@ from ingero.contract.names import (
     VERDICT_HEADER,
     VERDICT_METADATA,
 )
-from ingero.contract.otlp.body import Encoding, decode, encode_response
+from ingero.contract.otlp.body import Encoding, count_received, encode_response
 from ingero.contract.otlp.rpc_status import encode_status
-from ingero.contract.otlp.values import Kind, MetricsRequest, count_items
-from ingero.contract.push.decode import NodeReport, problem_with_id
+from ingero.contract.otlp.values import Kind, MetricsRequest
+from ingero.contract.push.decode import NodeReport, decode_plain_push, problem_with_id
 from ingero.contract.push.segment import PlainRequest
 from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum, encode_threshold
-from ingero.errors import MalformedPush
-from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken
+from ingero.errors import MalformedPush, TooLarge
+from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken, decode_large_push
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import CHALLENGE, CHALLENGE_HEADER, Key
+from ingero.transport.otlp.decoding import INLINE_BYTES, DecodingThread, finish_in_slices
 from ingero.transport.otlp.server_http import (
     GRPC_CODES,
     FastPath,
@@ -76,6 +78,7 @@ class Receiver:
         self.plain_pushes = array("q", [0])  # accepted; compiled code adds to it as well
         self.items: Counter[str] = Counter()  # received spans and log records
         self._allowance = max_requests_per_s
+        self._decoding = DecodingThread()
         self.clusters_by_query: dict[bytes, str | None] = {b"": None}
         self.rendered: tuple[_Rendered, _Rendered] = ({}, {})  # protobuf, JSON
 
@@ -106,9 +109,16 @@ class Receiver:
         ).answer
         return fast_path
 
-    def answer(self, request: PlainRequest, date: bytes, address: str | None = None) -> bytes:
-        """Handle a plain metrics push and return the whole HTTP reply."""
+    def answer(
+        self, request: PlainRequest, date: bytes, address: str | None = None
+    ) -> bytes | None:
+        """Handle a plain metrics push and return the whole HTTP reply.
+
+        Returns None for a large body that only the full decoder can read.
+        """
         is_json, query, header, authorization, body = request
+        if len(body) > INLINE_BYTES and decode_plain_push(body, is_json) is None:
+            return None
         encoding = Encoding.JSON if is_json else Encoding.PROTOBUF
         cluster = self._named_cluster(query, header)
         reply = None
@@ -123,6 +133,8 @@ class Receiver:
                 )
             except MalformedPush as error:
                 reply = Reply(400, message=str(error))
+            except TooLarge as error:
+                reply = Reply(413, message=str(error))
             else:
                 for sink in self.sinks.get(MetricsRequest, ()):
                     sink.offer(MetricsRequest, body, encoding, taken)
@@ -198,14 +210,38 @@ class Receiver:
             self.replies[transport, admitted.status] += 1
         return admitted
 
-    def _receive(self, transport: str, names: tuple[str, str, str], inbound: Inbound) -> Reply:
-        """Handle a request of an admitted sender; raise MalformedPush."""
-        try:
+    def _receive(
+        self, transport: str, names: tuple[str, str, str], inbound: Inbound
+    ) -> Reply | Awaitable[Reply]:
+        """Handle a request of an admitted sender; raise MalformedPush or TooLarge."""
+        if len(inbound.body) > INLINE_BYTES:
+            return self._receive_large(transport, names, inbound)
+        with self._outcome_counted(transport):
             taken = self._take(inbound)
+        return self._accepted(names, taken)
+
+    async def _receive_large(
+        self, transport: str, names: tuple[str, str, str], inbound: Inbound
+    ) -> Reply:
+        """Decode in a thread, then store in short slices."""
+        with self._outcome_counted(transport):
+            taken = await self._take_large(inbound)
+        return self._accepted(names, taken)
+
+    @contextlib.contextmanager
+    def _outcome_counted(self, transport: str) -> Iterator[None]:
+        """Count the reply to what happens inside."""
+        try:
+            yield
         except MalformedPush:
             self.replies[transport, 400] += 1
             raise
+        except TooLarge:
+            self.replies[transport, 413] += 1
+            raise
         self.replies[transport, 200] += 1
+
+    def _accepted(self, names: tuple[str, str, str], taken: Taken) -> Reply:
         verdict = self.verdict_texts.get((taken.cluster, taken.node), "")
         headers = self._headers(names, taken.cluster, verdict)
         return Reply(partial=taken.partial, headers=headers)
@@ -242,10 +278,30 @@ class Receiver:
                 body, encoding, cluster, time.monotonic(), time.time_ns(), inbound.address
             )
         else:
-            self.items[kind.__name__] += count_items(decode(kind, body, encoding))
-            taken = Taken(cluster if cluster and not problem_with_id(cluster) else "", "")
-        for sink in self.sinks.get(kind, ()):
-            sink.offer(kind, body, encoding, taken)
+            self.items[kind.__name__] += count_received(kind, body, encoding)
+            taken = Taken(_valid_or_empty(cluster), "")
+        return self._offered(inbound, taken)
+
+    async def _take_large(self, inbound: Inbound) -> Taken:
+        kind, body, encoding, cluster = (
+            inbound.kind,
+            inbound.body,
+            inbound.encoding,
+            inbound.cluster,
+        )
+        if kind is not MetricsRequest:
+            count = await self._decoding.run(count_received, kind, body, encoding)
+            self.items[kind.__name__] += count
+            return self._offered(inbound, Taken(_valid_or_empty(cluster), ""))
+        decoded = await self._decoding.run(decode_large_push, body, encoding)
+        steps = self.processor.take_large(
+            decoded, cluster, time.monotonic(), time.time_ns(), inbound.address
+        )
+        return self._offered(inbound, await finish_in_slices(steps))
+
+    def _offered(self, inbound: Inbound, taken: Taken) -> Taken:
+        for sink in self.sinks.get(inbound.kind, ()):
+            sink.offer(inbound.kind, inbound.body, inbound.encoding, taken)
         return taken
 
     def _headers(
@@ -257,6 +313,10 @@ class Receiver:
             (names[1], encode_quorum(served.quorum_met)),
         )
         return (*pair, (names[2], verdict)) if verdict else pair
+
+
+def _valid_or_empty(cluster: str | None) -> str:
+    return cluster if cluster and not problem_with_id(cluster) else ""
 
 
 def _render(reply: Reply, encoding: Encoding, date: bytes, content: bytes) -> bytes:

@@ -9,6 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.mem cimport PyMem_Free
 
 include "wire.pxi"
+include "limits.pxi"
 include "segment.pxi"
 include "push_fields.pxi"
 include "push_protobuf.pxi"

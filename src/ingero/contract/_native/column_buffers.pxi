@@ -10,6 +10,9 @@ cdef enum:
     OC_UNUSUAL = 1
     OC_METRICS = 1
     OC_CACHED_RESOURCES = 20000
+    OC_CACHED_OCTETS = 16 << 20
+    OC_MAX_PARTS = 100000  # resources, scopes and metrics of a request that is read here
+    OC_MAX_TEXT = 1 << 20  # MAX_TEXT_BYTES of `contract/otlp/limits.py`
 
 cdef struct OcBuffer:
     char* data
@@ -54,10 +57,12 @@ cdef inline object oc_bytes(Slice span):
     return PyBytes_FromStringAndSize(<const char*>span.at, span.size)
 
 cdef int oc_quote(OcBuffer* out, Slice text) except -1:
-    """A JSON string; OC_UNUSUAL outside ASCII."""
+    """A JSON string; OC_UNUSUAL outside ASCII and for a text that is too long."""
     cdef uint64_t i
     cdef uint8_t c
     cdef char* to
+    if text.size > OC_MAX_TEXT:
+        return OC_UNUSUAL
     oc_reserve(out, text.size * 6 + 3)
     to = out.data + out.size
     to[0] = c'"'

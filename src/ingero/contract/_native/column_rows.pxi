@@ -19,7 +19,7 @@ cdef class ColumnRows:
     cdef OcBuffer real, real_valid, whole, whole_valid, total, total_valid
     cdef OcBuffer chain, chain_ends, chain_valid, attrs, attrs_ends, attrs_valid
     cdef OcBuffer detail, detail_ends, detail_valid
-    cdef size_t rows, request_start, max_rows, not_finite
+    cdef size_t rows, request_start, request_parts, max_rows, not_finite, resource_octets
     cdef int64_t request_seq, request_received
     cdef bint spelled_out
     cdef list contexts, resources
@@ -56,9 +56,10 @@ cdef class ColumnRows:
         self.not_finite = 0
         self.contexts = []
         self.context_ids = {}
-        if len(self.resources) > OC_CACHED_RESOURCES:
+        if len(self.resources) > OC_CACHED_RESOURCES or self.resource_octets > OC_CACHED_OCTETS:
             self.resources = []
             self.resource_ids = {}
+            self.resource_octets = 0
 
     cdef void back_to(self, OcMark mark) noexcept:
         self.rows = mark.rows

@@ -17,6 +17,7 @@ cdef class CompiledColumns(ColumnRows):
         mark.detail = self.detail.size
         mark.not_finite = self.not_finite
         self.request_start = self.rows
+        self.request_parts = 0
         self.request_seq = seq
         self.request_received = received_us
         try:
@@ -63,6 +64,8 @@ cdef class CompiledColumns(ColumnRows):
         cdef Slice part
         cdef int resource = -1
         cdef uint8_t tag
+        if self.has_too_many_parts():
+            return OC_UNUSUAL
         while at < end:
             tag = at[0]
             at = read_slice(at + 1, end, &part)
@@ -77,10 +80,16 @@ cdef class CompiledColumns(ColumnRows):
                 return OC_UNUSUAL
         return OC_OK
 
+    cdef inline bint has_too_many_parts(self) noexcept:
+        """Count one part; empty ones would otherwise keep this code busy for seconds."""
+        self.request_parts += 1
+        return self.request_parts > OC_MAX_PARTS
+
     cdef int resource_of(self, bytes encoded) except -1:
         found = self.resource_ids.get(encoded)
         if found is None:
             self.resources.append(self.decode_resource(encoded))
+            self.resource_octets += len(encoded)
             found = self.resource_ids[encoded] = len(self.resources) - 1
         return found
 
@@ -94,6 +103,8 @@ cdef class CompiledColumns(ColumnRows):
         cdef bint metric_seen = False
         scope.at = NULL
         scope.size = 0
+        if self.has_too_many_parts():
+            return OC_UNUSUAL
         while at < end:
             tag = at[0]
             at = read_slice(at + 1, end, &part)
@@ -138,6 +149,8 @@ cdef class CompiledColumns(ColumnRows):
         name.size = 0
         unit = name
         points = name
+        if self.has_too_many_parts():
+            return OC_UNUSUAL
         while at < end:
             tag = at[0]
             at = read_slice(at + 1, end, &part)

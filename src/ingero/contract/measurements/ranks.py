@@ -12,6 +12,7 @@ from ingero.contract.measurements.collectives import (
 )
 from ingero.contract.measurements.own_time import OwnTime, decode_own_time, encode_own_times
 from ingero.contract.otlp.values import (
+    Gauge,
     Metric,
     MetricsRequest,
     NumberPoint,
@@ -91,6 +92,22 @@ def decode_ranks(request: MetricsRequest) -> Iterator[Measured]:
                     malformed += 1
         if own or collectives or malformed:
             yield Measured(resource, tuple(own), tuple(collectives), malformed)
+
+
+def split_measurements(request: MetricsRequest, points: int) -> Iterator[MetricsRequest]:
+    """Yield what `decode_ranks` reads of a request, in requests of at most `points` points.
+
+    Own times come first: they say whether the collectives of a rank are only a sample.
+    """
+    for each in request.resource_metrics:
+        metrics = [metric for scope in each.scope_metrics for metric in scope.metrics]
+        for name in (names.STEP_OWN_TIME_MS, names.COLLECTIVE_DURATION_MS):
+            found = [point for m in metrics if m.name == name for point in _points(m)]
+            for start in range(0, len(found), points):
+                gauge = Gauge(data_points=tuple(found[start : start + points]))
+                scope = ScopeMetrics(metrics=(Metric(name=name, gauge=gauge),))
+                part = ResourceMetrics(resource=each.resource, scope_metrics=(scope,))
+                yield MetricsRequest(resource_metrics=(part,))
 
 
 def _points(metric: Metric) -> tuple[NumberPoint, ...]:

@@ -13,13 +13,22 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
-from ingero.contract.otlp.codec import decode_json, decode_protobuf
-from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, Request, TracesRequest
+from ingero.contract.otlp.codec import count_protobuf_items, decode_json, decode_protobuf
+from ingero.contract.otlp.values import (
+    Kind,
+    LogsRequest,
+    MetricsRequest,
+    Request,
+    TracesRequest,
+    count_items,
+)
 from ingero.errors import MalformedPush, TooLarge
 
 # As received. A push takes 1 to 3 KB, the collectives of a busy rank some 100 KB.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_DECODED_BYTES: Final = 32 * 1024 * 1024  # after decompression
+MAX_EXPANSION: Final = 200  # times the received size; OTLP usually shrinks 5 to 50 times
+ANY_EXPANSION_BYTES: Final = 1024 * 1024  # up to this size a body may expand without limit
 R = TypeVar("R", bound=Request)
 
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
@@ -55,7 +64,8 @@ def encoding_of(content_type: str) -> Encoding | None:
 def decompress(body: bytes, content_encoding: str, limit_bytes: int = MAX_DECODED_BYTES) -> bytes:
     """Return the body without its Content-Encoding.
 
-    Raises MalformedPush, and TooLarge before more than `limit_bytes` are in memory.
+    Raises MalformedPush, and TooLarge before more than `limit_bytes` are in memory, or more than
+    MAX_EXPANSION times the size of the body.
     """
     name = content_encoding.strip().lower()
     if name in ("", "identity"):
@@ -67,13 +77,16 @@ def decompress(body: bytes, content_encoding: str, limit_bytes: int = MAX_DECODE
         )
     if name == "deflate" and body[:1] and body[0] & 0x0F != 8:
         bits = -15  # raw deflate, which some clients send under this name
+    expanded_bytes = min(limit_bytes, max(ANY_EXPANSION_BYTES, MAX_EXPANSION * len(body)))
     inflater = zlib.decompressobj(bits)
     try:
-        decoded = inflater.decompress(body, limit_bytes + 1)
+        decoded = inflater.decompress(body, expanded_bytes + 1)
     except zlib.error as error:
         raise MalformedPush(f"the body is not valid {name}: {error}") from None
     if len(decoded) > limit_bytes:
         raise TooLarge(f"the body is larger than {limit_bytes} bytes after decompression")
+    if len(decoded) > expanded_bytes:
+        raise TooLarge(f"the body expands more than {MAX_EXPANSION} times")
     if not inflater.eof:
         raise MalformedPush(f"the {name} body ends too early")
     if inflater.unused_data:
@@ -82,8 +95,15 @@ def decompress(body: bytes, content_encoding: str, limit_bytes: int = MAX_DECODE
 
 
 def decode(kind: type[R], body: bytes, encoding: Encoding) -> R:
-    """Return the request of a body in either encoding; raises MalformedPush."""
+    """Return the request of a body in either encoding; raises MalformedPush or TooLarge."""
     return decode_json(kind, body) if encoding is Encoding.JSON else decode_protobuf(kind, body)
+
+
+def count_received(kind: Kind, body: bytes, encoding: Encoding) -> int:
+    """Return the number of spans or log records; raises what `decode` raises."""
+    if encoding is Encoding.JSON:
+        return count_items(decode_json(kind, body))
+    return count_protobuf_items(kind, body)
 
 
 def encode_response(kind: Kind, encoding: Encoding, partial: PartialSuccess | None = None) -> bytes:

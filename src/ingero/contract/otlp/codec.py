@@ -18,8 +18,10 @@ from opentelemetry.proto.logs.v1 import logs_pb2
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
+from ingero.contract.otlp.limits import check_json, check_protobuf
 from ingero.contract.otlp.values import (
     KeyValue,
+    Kind,
     LogsRequest,
     MetricsRequest,
     Request,
@@ -36,6 +38,10 @@ _MESSAGES: Final[dict[type, Callable[[], Any]]] = {
     MetricsRequest: ExportMetricsServiceRequest,
     TracesRequest: ExportTraceServiceRequest,
     LogsRequest: ExportLogsServiceRequest,
+}
+_ITEM_PATHS: Final[dict[Kind, tuple[str, ...]]] = {
+    TracesRequest: ("resource_spans", "scope_spans", "spans"),
+    LogsRequest: ("resource_logs", "scope_logs", "log_records"),
 }
 # OTLP/JSON requires numbers for these fields; some senders write the names.
 _ENUMS: Final = {
@@ -87,7 +93,18 @@ def _classify(hint: Any) -> tuple[int, type[Value], bool, bool]:
 
 
 def decode_protobuf(kind: type[R], body: bytes) -> R:
-    """Return the request; raises MalformedPush."""
+    """Return the request; raises MalformedPush, or TooLarge for one beyond a limit."""
+    request: R = _read(kind, _parse(kind, body))
+    return request
+
+
+def count_protobuf_items(kind: Kind, body: bytes) -> int:
+    """Return the number of points, spans or records; raises what `decode_protobuf` raises."""
+    return _count(_parse(kind, body), _ITEM_PATHS[kind])
+
+
+def _parse(kind: Any, body: bytes) -> Any:
+    check_protobuf(kind, body)
     message = _MESSAGES[kind]()
     try:
         message.ParseFromString(body)
@@ -95,8 +112,12 @@ def decode_protobuf(kind: type[R], body: bytes) -> R:
         raise MalformedPush(
             f"the body is not an OTLP {kind.__name__} in protobuf: {error}"
         ) from None
-    request: R = _read(kind, message)
-    return request
+    return message
+
+
+def _count(message: Any, path: tuple[str, ...]) -> int:
+    children = getattr(message, path[0])
+    return sum(_count(child, path[1:]) for child in children) if path[1:] else len(children)
 
 
 def encode_protobuf(request: Request) -> bytes:
@@ -197,10 +218,11 @@ _DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {
 
 
 def decode_json(kind: type[R], body: bytes) -> R:
-    """Return the request; raises MalformedPush.
+    """Return the request; raises MalformedPush, or TooLarge for one beyond a limit.
 
     Integers may be strings, unknown fields are ignored, and null means absent.
     """
+    check_json(body)
     try:
         request: R = _DECODERS[kind].decode(body)
     except (msgspec.ValidationError, RecursionError):

@@ -20,7 +20,7 @@ from ingero.contract.otlp.rpc_status import (
     encode_status,
 )
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
-from ingero.errors import AuthError, MalformedPush, Unavailable
+from ingero.errors import AuthError, MalformedPush, TooLarge, Unavailable
 from ingero.transport.admission import Admission
 from ingero.transport.bearer import AUTHORIZATION
 from ingero.transport.listen import parse_address, plain_peer, port_holder
@@ -101,6 +101,8 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
             reply = await self._pass_on(inbound, address_group(address))
         except MalformedPush as error:
             reply = Reply(400, message=str(error))
+        except TooLarge as error:
+            reply = Reply(413, message=str(error))
         except TimeoutError:
             reply = Reply(408, message="the message did not arrive in time")
         if reply.status == 200 or reply.headers:

@@ -21,7 +21,6 @@ from ingero.contract.otlp.body import (
     MAX_BODY_BYTES,
     Encoding,
     PartialSuccess,
-    decompress,
     encode_response,
     encoding_of,
 )
@@ -32,9 +31,11 @@ from ingero.errors import MalformedPush, TooLarge
 from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER, Key
 from ingero.transport.bounded import read_request_body
 from ingero.transport.http import TimedProtocol
+from ingero.transport.otlp.decoding import Decompressor
 
 Headers = Iterable[tuple[str, str]]
-GRPC_CODES = {400: 3, 401: 16, 403: 7, 408: 4, 413: 8, 415: 3, 429: 8, 503: 14}
+GRPC_CODES = {400: 3, 401: 16, 403: 7, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
+_PACKED = "content-encoding"
 INTERNAL = 13  # gRPC's code for every other error
 
 
@@ -90,6 +91,7 @@ def otlp_endpoint(
     kind: Kind, service: OtlpService, max_body_bytes: int = MAX_BODY_BYTES
 ) -> Callable[[Request], Any]:
     """Return a Starlette endpoint: it admits the sender, reads the body, passes it on."""
+    decompressing = Decompressor().decompress
 
     async def endpoint(request: Request) -> Response:
         cluster = cluster_of(request.url.query, request.headers.get(CLUSTER_HEADER))
@@ -104,10 +106,10 @@ def otlp_endpoint(
         else:
             try:
                 body = await read_request_body(request, max_body_bytes)
-                body = decompress(body, request.headers.get("content-encoding", ""))
-                wait = WAIT_HEADER in request.headers
-                inbound = Inbound(kind, body, encoding, cluster, admitted, address, wait)
-                reply = await settled(service.receive(inbound))
+                wait, packed = WAIT_HEADER in request.headers, request.headers.get(_PACKED, "")
+                async with decompressing(body, packed) as plain:
+                    inbound = Inbound(kind, plain, encoding, cluster, admitted, address, wait)
+                    reply = await settled(service.receive(inbound))
             except MalformedPush as error:
                 reply = Reply(400, message=str(error), headers=tuple(service.headers_for(cluster)))
             except TooLarge as error:
@@ -135,7 +137,8 @@ def render(kind: Kind, encoding: Encoding, reply: Reply) -> Response:
     return response
 
 
-Answer = Callable[[PlainRequest, bytes, str | None], bytes]
+# None where the request needs more work than a plain push; then it is answered like any other
+Answer = Callable[[PlainRequest, bytes, str | None], bytes | None]
 FastPath = Callable[[bytes, float, int], bytes | None]
 
 
@@ -181,21 +184,24 @@ class _Push(TimedProtocol):
                 self._last_push_s = now_s
                 return
         plain = decode_segment(data) if self._is_between_requests() else None
-        if plain is None or len(plain[4]) > self._max_body_bytes:
+        if plain is None or len(plain[4]) > self._max_body_bytes or not self._take(plain):
             super().data_received(data)
-        else:
-            self._take(plain)
 
-    def _take(self, plain: PlainRequest) -> None:
-        self._unset_keepalive_if_required()
-        self._stop_timeout()
+    def _take(self, plain: PlainRequest) -> bool:
+        """Answer a plain push; False for one that must take the long way."""
         defaults = self.server_state.default_headers
         date = defaults[0][1] if defaults else b""
-        self.transport.write(self._answer(plain, date, self.client[0] if self.client else None))
+        reply = self._answer(plain, date, self.client[0] if self.client else None)
+        if reply is None:
+            return False
+        self._unset_keepalive_if_required()
+        self._stop_timeout()
+        self.transport.write(reply)
         self._after_plain_push = not self.flow.write_paused
         self._last_push_s = time.monotonic()
         if self._idle_check is None:
             self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+        return True
 
     def _is_between_requests(self) -> bool:
         return (
