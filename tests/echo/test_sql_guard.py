@@ -70,6 +70,16 @@ ALLOWED = [
     "SELECT CASE WHEN value_double < 0.4 THEN 'slow' END, coalesce(node_id, ''), node_id LIKE 'n%' "
     "FROM events",
     "SELECT node_id ~ 'n' FROM events",
+    "SELECT histogram(node_id), unnest([1, 2]), formatReadableSize(1) FROM events",
+    "SELECT user FROM (SELECT 'ada' AS user)",
+    "WITH É_x AS (SELECT 1) SELECT * FROM É_X",
+    "SELECT x.key FROM events, json_each(attrs) AS x ORDER BY 1 DESC, count(*) OVER () ASC",
+    "SELECT DISTINCT ON (node_id) node_id::VARCHAR COLLATE nocase FROM events TABLESAMPLE 50% "
+    "ORDER BY node_id LIMIT 10%",
+    "SELECT {'a': 1}::STRUCT(a INT), [1]::INT[1], 1::DECIMAL(4, 2), TRY_CAST('x' AS ENUM('x'))",
+    "SELECT [x + 1 FOR x IN [1]], list_reduce([1, 2], lambda x, y: x + y), COLUMNS('node.*') "
+    "FROM events",
+    "SELECT node_id, GROUPING(node_id) FROM events GROUP BY CUBE (node_id) ORDER BY #1",
     "SELECT node_id FROM events UNION ALL BY NAME SELECT node_id FROM node_metrics",
 ]
 

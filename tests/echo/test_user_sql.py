@@ -118,6 +118,20 @@ def test_others_are_told_to_retry_while_the_store_is_replaced(echo: RunningEcho)
     assert retried(echo, "SELECT count(*) FROM events").json["data"]["rows"] == [[18]]
 
 
+def test_a_plan_is_for_tokens_without_a_scope(echo: RunningEcho) -> None:
+    refused = retried(echo, "EXPLAIN SELECT 1", TEAM_A)
+    assert (refused.code, refused.json["error"]["message"]) == (
+        "sql_refused",
+        "EXPLAIN shows statistics of all clusters; it needs a token without a cluster scope",
+    )
+    assert retried(echo, "EXPLAIN SELECT * FROM events").status == 200
+
+
+def test_a_value_that_python_cannot_hold_is_an_error_in_the_statement(echo: RunningEcho) -> None:
+    reply = retried(echo, "SELECT row(1, 2), {'a': 1, 'A': 2}, '-290000-01-01'::DATE")
+    assert (reply.status, reply.code) == (400, "bad_sql")
+
+
 SCOPED = [
     ("SELECT DISTINCT cluster_id FROM events ORDER BY 1", [["a's"], ["a2"]]),
     ("SELECT count(*) FROM events", [[12]]),
@@ -152,7 +166,11 @@ def test_f094_a_scoped_bearer_sees_its_clusters_only(
         "SELECT * FROM information_schema.tables",
         "SELECT * FROM query_table('echo.main.events')",
         "SELECT sql FROM duckdb_views()",
+        "SELECT bin FROM histogram('echo.main.events', concat_ws('|', cluster_id, node_id, attrs), "
+        "bin_count := 1000, technique := 'sample')",
         "EXPLAIN ANALYZE SELECT count(*) FROM events",
+        "EXPLAIN SELECT min(node_id) FROM events",
+        "/* plan */ explain SELECT 1",
         "CREATE OR REPLACE TEMP VIEW events AS SELECT 1",
         "DROP VIEW events",
     ],
@@ -166,7 +184,6 @@ def test_scoped_statistics_do_not_leak(echo: RunningEcho) -> None:
     for sql in (
         "SUMMARIZE events",
         "DESCRIBE events",
-        "EXPLAIN SELECT * FROM events",
         "SELECT * FROM events",
     ):
         reply = retried(echo, sql, TEAM_A)

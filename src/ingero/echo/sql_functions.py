@@ -1,7 +1,9 @@
 """The functions that user SQL may call: those that only compute on their arguments.
 
 Functions are left out that read settings, files, the environment or the catalogue, run SQL from
-text, sleep, write, or extend a string or list to a length given as a number.
+text, name a table as text, sleep, write, or extend a string or list to a length given as a number.
+What may stand in an expression and what may stand in FROM are two lists, because DuckDB uses some
+names for both: the aggregate `histogram` computes, the table macro `histogram` reads any table.
 """
 
 AGGREGATES = frozenset(
@@ -48,7 +50,7 @@ SCALARS = frozenset(
     divide
     editdist3 element_at encode ends_with epoch epoch_ms epoch_ns epoch_us equi_width_bins era even
     exp factorial
-    fdiv filter flatten floor fmod format formatReadableDecimalSize formatReadableSize format_bytes
+    fdiv filter flatten floor fmod format formatreadabledecimalsize formatreadablesize format_bytes
     from_base64
     from_binary from_hex from_json from_json_strict gamma gcd gen_random_uuid generate_series
     geomean geometric_mean
@@ -121,6 +123,6 @@ OPERATORS = frozenset(
     """.split()
 )
 
-TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
+IN_EXPRESSIONS = AGGREGATES | SCALARS | OPERATORS | {"unnest"}
 
-ALLOWED = AGGREGATES | SCALARS | OPERATORS | TABLE_FUNCTIONS
+IN_FROM = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})

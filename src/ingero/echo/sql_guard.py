@@ -1,23 +1,24 @@
 """The SQL guard: user SQL must be one SELECT, or EXPLAIN of one, over readable tables.
 
 DuckDB itself parses the text and returns its syntax tree, so the guard and the engine always agree
-on what a statement means. The guard is the first of three barriers; the others are a read-only
+on what a statement means. Tables, functions and constructs of the language are allowed by name, and
+everything else is refused. The guard is the first of three barriers; the others are a read-only
 transaction and a process with a memory limit.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 import msgspec
 
-from ingero.echo.sql_functions import ALLOWED
+from ingero.echo.sql_functions import IN_EXPRESSIONS, IN_FROM
+from ingero.echo.sql_tree import Kind, Reference, references
 from ingero.errors import IngeroError
 
 MAX_SQL_BYTES = 64 * 1024
-MAX_DEPTH = 200
 _EXPLAIN = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN(?:\s+ANALYZE)?\b", re.IGNORECASE | re.DOTALL
 )
@@ -33,6 +34,7 @@ class CheckedSql:
     """A statement that passed; exactly this text may be executed."""
 
     text: str
+    is_explain: bool
 
 
 def check_sql(
@@ -45,32 +47,12 @@ def check_sql(
         raise SqlRefused("the statement contains a NUL byte")
     text, prefix = _only_statement(connection, sql)
     tree = _syntax_tree(connection, text)
-    allowed = {name.lower() for name in tables}
     try:
-        for reference in _references(tree["statements"][0]["node"], frozenset(), 0):
-            _check_reference(reference, allowed)
+        for reference in references(tree["statements"][0]["node"]):
+            _check_reference(reference, tables)
     except RecursionError:
         raise SqlRefused("the statement is nested too deeply") from None
-    return CheckedSql(prefix + text)
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    name: str
-    qualifier: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Function:
-    name: str
-    qualifier: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """SHOW TABLES and similar statements, which name none of our tables."""
-
-    what: str
+    return CheckedSql(prefix + text, bool(prefix))
 
 
 def _only_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, str]:
@@ -115,57 +97,26 @@ def _syntax_tree(connection: duckdb.DuckDBPyConnection, text: str) -> dict[str, 
     return tree
 
 
-def _check_reference(reference: _Table | _Function | _Listing, allowed: Collection[str]) -> None:
-    if isinstance(reference, _Listing):
-        raise SqlRefused(
-            f"{reference.what} is refused; DESCRIBE works on: {', '.join(sorted(allowed))}"
-        )
-    if isinstance(reference, _Table):
-        if reference.qualifier:
-            raise SqlRefused(f"write {reference.name} without the prefix {reference.qualifier!r}")
-        if reference.name.lower() not in allowed:
+def _check_reference(reference: Reference, tables: Collection[str]) -> None:
+    name, listed = reference.name, ", ".join(sorted(tables))
+    match reference.kind:
+        case Kind.TABLE if reference.qualifier:
+            raise SqlRefused(f"write {name} without the prefix {reference.qualifier!r}")
+        case Kind.TABLE if reference.folded not in tables:
+            raise SqlRefused(f"no table {name!r}; the tables are: {listed}")
+        case Kind.LISTING:
+            raise SqlRefused(f"{name} is refused; DESCRIBE works on: {listed}")
+        case Kind.UNKNOWN:
+            raise SqlRefused(f"{name} is not supported here")
+        case Kind.TABLE_FUNCTION if reference.qualifier or reference.folded not in IN_FROM:
             raise SqlRefused(
-                f"no table {reference.name!r}; the tables are: {', '.join(sorted(allowed))}"
+                f"function {name!r} is not allowed in FROM; allowed: {', '.join(sorted(IN_FROM))}"
             )
-    elif reference.qualifier not in ("", "main") or reference.name.lower() not in ALLOWED:
-        raise SqlRefused(f"function {reference.name!r} is not allowed here")
-
-
-def _references(
-    node: Any, names: frozenset[str], depth: int
-) -> Iterator[_Table | _Function | _Listing]:
-    """Yield every table, function and listing in the tree; `names` are the CTEs in scope."""
-    if depth > MAX_DEPTH:
-        raise SqlRefused("the statement is nested too deeply")
-    if isinstance(node, list):
-        for child in node:
-            yield from _references(child, names, depth + 1)
-        return
-    if not isinstance(node, dict):
-        return
-    kind = node.get("type")
-    if kind == "BASE_TABLE" and "table_name" in node:
-        qualifier = ".".join(part for part in (node["catalog_name"], node["schema_name"]) if part)
-        if qualifier or node["table_name"].lower() not in names:
-            yield _Table(node["table_name"], qualifier)
-    elif "function_name" in node:
-        yield _Function(
-            node["function_name"],
-            ".".join(p for p in (node.get("catalog"), node.get("schema")) if p),
-        )
-    elif kind == "SHOW_REF" and node.get("query") is None:
-        yield _Listing(f"SHOW {node.get('table_name', '')}".replace('"', "").strip())
-    if isinstance(cte_map := node.get("cte_map"), dict):
-        for entry in cte_map["map"]:
-            yield from _references(entry["value"], names, depth + 1)
-            names = names | {entry["key"].lower()}
-    for key, child in node.items():
-        if key == "cte_map":
-            continue
-        own = (
-            {node["cte_name"].lower()} if kind == "RECURSIVE_CTE_NODE" and key == "right" else set()
-        )
-        yield from _references(child, names | own, depth + 1)
+        # DuckDB itself writes main. in front of the function of an operator
+        case Kind.FUNCTION if (
+            reference.qualifier not in ("", "main") or reference.folded not in IN_EXPRESSIONS
+        ):
+            raise SqlRefused(f"function {name!r} is not allowed here")
 
 
 def _first_line(error: duckdb.Error) -> str:

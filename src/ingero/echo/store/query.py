@@ -24,6 +24,15 @@ _MEMORY_SIGNS: Final = (
     "worker thread",
     "start new thread",
 )
+_QUERY_ERRORS: Final = (
+    duckdb.Error,
+    pa.ArrowException,
+    MemoryError,
+    RuntimeError,
+    # values that Python cannot hold: structs with two fields of one name, dates before year 1
+    ValueError,
+    OverflowError,
+)
 
 
 def run_query(
@@ -32,7 +41,7 @@ def run_query(
     """Run one statement in a read-only transaction; raise QueryFailed."""
     started = time.perf_counter()
     with _bounded(cursor, limits):
-        reader = cursor.execute(sql, params).fetch_record_batch(_BATCH_ROWS)
+        reader = cursor.execute(sql, params).to_arrow_reader(_BATCH_ROWS)
         types = [str(column[1]) for column in cursor.description or []]
         rows, truncated = _read(reader, limits)
     elapsed_ms = (time.perf_counter() - started) * 1e3
@@ -67,7 +76,7 @@ def _bounded(cursor: duckdb.DuckDBPyConnection, limits: QueryLimits) -> Iterator
     try:
         watchdog.start()
         yield
-    except (duckdb.Error, pa.ArrowException, MemoryError, RuntimeError) as error:
+    except _QUERY_ERRORS as error:
         raise _explain(error, limits) from None
     finally:
         watchdog.cancel()

@@ -27,9 +27,11 @@ def run_user_sql(
     except SqlRefused as error:
         raise QueryFailed("sql_refused", str(error)) from None
     if clusters is not None:
-        if checked.text.startswith("EXPLAIN ANALYZE"):
+        if checked.is_explain:
             raise QueryFailed(
-                "sql_refused", "EXPLAIN ANALYZE counts rows of other clusters; use EXPLAIN"
+                "sql_refused",
+                "EXPLAIN shows statistics of all clusters; it needs a token without a cluster "
+                "scope",
             )
         hide_other_clusters(cursor, clusters)
     return run_query(cursor, checked.text, [], limits)

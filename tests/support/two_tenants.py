@@ -1,0 +1,70 @@
+"""An Echo database with the rows of two tenants and of the operator; what is not ours is marked."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
+from ingero.echo.store.sql import hide_other_clusters, run_user_sql
+from ingero.storage.events.store import EventStore
+
+OURS, THEIRS = "ours", "theirs"
+CANARY = "canary"  # stands in everything that user SQL must not show
+LIMITS = QueryLimits(seconds=5)
+_ROWS = 3000
+_SEED = f"""
+INSERT INTO events (seq, idx, ts, received_ts, cluster_id, node_id, metric_name, kind, value_double,
+  cumulative_value, attrs)
+SELECT range, 0, ts, ts, cluster, node, 'm', 'gauge', range, range, json_object('v', node)
+FROM (SELECT range, make_timestamp(range * 1000000) AS ts, range % 3 = 0 AS own,
+  if(own, '{OURS}', '{THEIRS}') AS cluster, if(own, (range % 10)::VARCHAR, '{CANARY}' || range)
+  AS node FROM range({_ROWS}));
+INSERT INTO nccl_ops (seq, idx, cluster_id, node_id, op_type, bytes)
+  SELECT seq, 0, cluster_id, node_id, node_id, seq FROM events;
+INSERT INTO verdicts (seq, idx, cluster_id, node_id, evidence)
+  SELECT seq, 0, cluster_id, node_id, node_id FROM events LIMIT 50;
+INSERT INTO causal_chains (seq, idx, cluster_id, node_id, summary)
+  SELECT seq, 0, cluster_id, node_id, node_id FROM events LIMIT 50;
+INSERT INTO audit_log (request_id, key_name) VALUES ('{CANARY}-request', '{CANARY}-key');
+INSERT INTO meta VALUES ('{CANARY}', 1);
+"""
+
+
+class TwoTenants:
+    """Runs user SQL as the store process does."""
+
+    def __init__(self, store: EventStore) -> None:
+        self.store = store
+
+    def ask(self, sql: str, clusters: list[str] | None) -> tuple[str, str]:
+        """Return `ok` and the result as text, or the code and message of the error."""
+        with closing(self.store.cursor()) as cursor:
+            return _outcome(lambda: run_user_sql(cursor, sql, clusters, LIMITS))
+
+    @contextmanager
+    def session(self, clusters: list[str] | None) -> Iterator[Callable[[str], tuple[str, str]]]:
+        """Ask many questions with the views of one scope, which is much faster than `ask`."""
+        with closing(self.store.cursor()) as cursor:
+            if clusters is not None:
+                hide_other_clusters(cursor, clusters)
+            yield lambda sql: _outcome(lambda: run_user_sql(cursor, sql, None, LIMITS))
+
+
+def _outcome(ask: Callable[[], QueryResult]) -> tuple[str, str]:
+    try:
+        found = ask()
+    except QueryFailed as error:
+        return error.code, str(error)
+    return "ok", f"{found.columns} {found.types} {found.rows}"
+
+
+@contextmanager
+def two_tenants(folder: Path) -> Iterator[TwoTenants]:
+    """Open a new database in `folder`."""
+    store = EventStore(folder / "echo.db", 512 << 20, 1)
+    with closing(store.cursor()) as cursor:
+        cursor.execute(_SEED)
+        cursor.execute("CHECKPOINT")
+        store.roll_up(0)
+    yield TwoTenants(store)
+    store.close()
