@@ -37,6 +37,8 @@ enum { KERNEL_CH_STOP = 22, CHANNELS = 2 };
 
 static profiler *plugin;
 static int version, failures;
+static bool is_chained; // a second plugin runs behind this one
+static int next_mask;   // what it asks for
 
 #define MUST(what) do { if (!(what)) { failures++; fprintf(stderr, "line %d: %s\n", __LINE__, #what); } } while (0)
 
@@ -46,7 +48,7 @@ static void *open_comm(uint64_t id, int rank, int nranks, const char *name) {
     int result = version == 4 ? plugin->init.v4(&context, &mask, name, id, 2, nranks, rank, NULL)
                               : plugin->init.v5(&context, id, &mask, name, 2, nranks, rank, NULL);
     MUST(result == 0);
-    MUST(mask == (getenv("EXPECT_OFF") ? 0 : COLL | P2P | KERNEL_CH | (version >= 6 ? CE_COLL : 0)));
+    MUST(mask == (next_mask | (getenv("EXPECT_OFF") ? 0 : COLL | P2P | KERNEL_CH | (version >= 6 ? CE_COLL : 0))));
     return context;
 }
 
@@ -74,7 +76,15 @@ static void *start(void *context, descr *d) { // version 4 gets its own, smaller
 
 static void *start_coll(void *context, uint64_t seq, uint64_t count, const char *func, int channels) {
     descr group = {.type = GROUP_API}, api = {.type = COLL_API}, d = {.type = COLL};
-    MUST(start(context, &group) == NULL);
+    void *outer = start(context, &group);
+    MUST(outer == NULL || is_chained);
+    if (outer) plugin->stop(outer);
+    api.parentObj = outer;
+    if (is_chained) {
+        descr inner = {.type = GROUP, .parentObj = outer};
+        d.coll.parentGroup = start(context, &inner);
+        if (d.coll.parentGroup) plugin->stop(d.coll.parentGroup);
+    }
     api.collApi.func = func; api.collApi.stream = (void *)0x7f00deadb000; api.collApi.graphCaptured = count % 2;
     d.parentObj = start(context, &api);
     plugin->stop(d.parentObj);
@@ -388,6 +398,8 @@ int main(int argc, char **argv) {
     if (!library) { fprintf(stderr, "%s\n", dlerror()); return 2; }
     char symbol[32];
     version = atoi(argv[2]);
+    is_chained = getenv("EXPECT_NEXT");
+    next_mask = is_chained ? atoi(getenv("EXPECT_NEXT")) : 0;
     snprintf(symbol, sizeof symbol, "ncclProfiler_v%d", version);
     plugin = dlsym(library, symbol);
     if (!plugin || !plugin->name) { fprintf(stderr, "no %s\n", symbol); return 2; }

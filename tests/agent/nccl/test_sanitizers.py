@@ -11,6 +11,8 @@ from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.nccl.build import FOLDER, SOURCES
 
+NEXT_SOURCE = HOST_SOURCE.with_name("nccl_next.c")
+
 COMPILER = shutil.which("gcc") or shutil.which("clang")
 # on some kernels the runtime finds room for its tables only in a fixed layout
 LAYOUTS = [
@@ -38,11 +40,12 @@ def sanitized(request, tmp_path_factory):
         "-fno-omit-frame-pointer",
         f"-fsanitize={request.param}",
     ]
-    host, plugin = folder / "host", folder / "plugin.so"
+    host, plugin, second = folder / "host", folder / "plugin.so", folder / "second.so"
     sources = [str(FOLDER / name) for name in SOURCES]
     for extra in (
         ["-o", str(host), str(HOST_SOURCE), "-ldl", "-lpthread"],
-        ["-fPIC", "-shared", "-DPOOL=64", "-o", str(plugin), *sources],
+        ["-fPIC", "-shared", "-DPOOL=64", "-DPAIRS=64", "-o", str(plugin), *sources, "-ldl"],
+        ["-fPIC", "-shared", "-o", str(second), str(NEXT_SOURCE)],
     ):
         built = subprocess.run([*command, *extra], check=False, capture_output=True, text=True)
         if built.returncode:
@@ -53,14 +56,14 @@ def sanitized(request, tmp_path_factory):
 
 
 def run(
-    host: Path, plugin: Path, folder: Path, scenario: str, version: int
+    host: Path, plugin: Path, folder: Path, scenario: str, version: int, **chained: str
 ) -> subprocess.CompletedProcess[str]:
     # no leak check: what dlclose leaves mapped is meant to stay
     environment = {
         "PATH": os.environ["PATH"], "INGERO_NCCL_RING_DIR": str(folder),
         "TSAN_OPTIONS": "halt_on_error=1",
         "UBSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0",
-    }  # fmt: skip
+    } | chained  # fmt: skip
     number = {
         "stuck": "8300",
         "flood": "20000",
@@ -91,4 +94,23 @@ def test_the_sanitizers_find_nothing(sanitized, tmp_path):
             done = run(host, plugin, tmp_path, scenario, version)
             assert (scenario, done.returncode, done.stderr) == (scenario, 0, "")
             for ring in tmp_path.iterdir():
+                ring.unlink()
+
+
+@pytest.mark.parametrize("mode", ["", "tagged"])
+def test_the_sanitizers_find_nothing_in_a_chain(sanitized, tmp_path, mode):
+    """With so few pairs that most events have none."""
+    _, host, plugin = sanitized
+    rings, log = tmp_path / "rings", tmp_path / "log"
+    rings.mkdir()
+    chained = {
+        "INGERO_NCCL_NEXT_PLUGIN": str(plugin.with_name("second.so")), "NEXT_MASK": "66",
+        "EXPECT_NEXT": "66", "NEXT_MODE": mode, "NEXT_LOG": str(log),
+    }  # fmt: skip
+    for version in (4, 6):
+        for scenario in ("basic", "threads", "stuck"):
+            done = run(host, plugin, rings, scenario, version, **chained)
+            assert (scenario, done.returncode, done.stderr) == (scenario, 0, "")
+            assert scenario == "stuck" or "wrong 0" in log.read_text()
+            for ring in rings.iterdir():
                 ring.unlink()

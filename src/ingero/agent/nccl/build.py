@@ -11,7 +11,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 LIBRARY = "libnccl-profiler-ingero.so"
 ARCHITECTURES = ("x86_64", "aarch64")
-SOURCES = ("operations.c", "profiler.c", "ring.c")
+SOURCES = ("chain.c", "operations.c", "profiler.c", "ring.c")
 HEADERS = ("interface.h", "plugin.h", "ring.h")
 DIGEST_MARK = b"ingero-source:"
 GLIBC = "2.17"  # the oldest glibc that a relevant NCCL runs on
@@ -63,6 +63,7 @@ def build(architecture: str, folder: Path) -> Path:
         "-o",
         str(target),
         *(str(FOLDER / name) for name in SOURCES),
+        "-ldl",  # part of libc since glibc 2.34
     ]
     subprocess.run(command, check=True)
     return target

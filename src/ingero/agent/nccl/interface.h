@@ -1,5 +1,6 @@
-// The part of NCCL's profiler interface that the plugin uses. Versions 4, 5 and 6 place these fields alike; version 4
-// has a one-byte type. Offsets are asserted below, since NCCL's own structures are the other side of this contract.
+// The part of NCCL's profiler interface that the plugin uses. These fields have the same offsets in versions 4, 5 and 6,
+// except that the type is a single byte in version 4. The offsets are asserted below, because NCCL is compiled with its
+// own declarations of the same structures.
 #ifndef INGERO_INTERFACE_H
 #define INGERO_INTERFACE_H
 
@@ -7,11 +8,17 @@
 #include <stdint.h>
 
 enum event_type {
+    EVENT_GROUP = 1 << 0,
     EVENT_COLLECTIVE = 1 << 1,
     EVENT_P2P = 1 << 2,
+    EVENT_PROXY_OP = 1 << 3,
+    EVENT_PROXY_STEP = 1 << 4,
     EVENT_KERNEL_CHANNEL = 1 << 6,
+    EVENT_NET_PLUGIN = 1 << 7,
+    EVENT_GROUP_API = 1 << 8,
     EVENT_COLLECTIVE_API = 1 << 9,
     EVENT_P2P_API = 1 << 10,
+    EVENT_KERNEL_LAUNCH = 1 << 11,
     EVENT_COPY_ENGINE = 1 << 12, // version 6
 };
 
@@ -34,6 +41,7 @@ struct descriptor {
             const char *datatype;
             uint8_t channels, warps; // collectives of the copy engine have other fields from here on
             const char *algo, *proto;
+            void *group; // from version 5 on
         } collective;
         struct {
             const char *func;
@@ -42,6 +50,7 @@ struct descriptor {
             size_t count;
             int peer;
             uint8_t channels;
+            void *group; // from version 5 on
         } p2p;
         struct {
             uint8_t channel;
@@ -111,10 +120,12 @@ AT(collective.channels, 80);
 AT(collective.warps, 81);
 AT(collective.algo, 88);
 AT(collective.proto, 96);
+AT(collective.group, 104);
 AT(p2p.datatype, 40);
 AT(p2p.count, 48);
 AT(p2p.peer, 56);
 AT(p2p.channels, 60);
+AT(p2p.group, 64);
 AT(kernel_channel.channel, 24);
 AT(kernel_channel.gpu_ns, 32);
 AT(collective_api.stream, 56);

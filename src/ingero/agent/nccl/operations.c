@@ -1,7 +1,8 @@
-// Operations from their start on the host to their record in the ring: the path of a collective.
+// Operations, from their start on the host to their record in the ring.
 //
-// An operation's whole state is one atomic word. Host threads start and stop operations; NCCL's proxy threads start and
-// stop their channels. Whoever moves the word to CLAIMED alone publishes the record and frees the place.
+// The state of an operation is one atomic word. Host threads start and stop operations; NCCL's proxy threads start and
+// stop their channels. The thread that changes the word to CLAIMED is the only one to publish the record and free the
+// place.
 #define _GNU_SOURCE
 #include "plugin.h"
 
@@ -9,13 +10,13 @@
 #include <unistd.h>
 
 enum {
-    PROBES = 8, // places looked at for one to give up when none is free
+    PROBES = 8, // places to look at for one that can be freed when all are taken
     QUIET_NS = 100 * 1000 * 1000,
 };
 #define UNTIMED_NS 10000000000ull
 
 static _Thread_local uint32_t own_tid;
-static _Thread_local const struct plugin *own_tid_of; // a forked child starts over
+static _Thread_local const struct plugin *own_tid_of; // differs in a forked child, which has another thread id
 
 static void publish(struct plugin *plugin, struct op *op, uint64_t w) {
     struct ring *ring = plugin->ring;
@@ -44,7 +45,7 @@ static void publish(struct plugin *plugin, struct op *op, uint64_t w) {
     raise_to(&entry->last_finish_ns, record.host_stop_ns);
 }
 
-// ---- free places: a stack of indices, its top tagged against reuse between a read and its swap ---------------------
+// ---- free places: a stack of indices; a count in its top word shows that it changed between a read and a swap -------
 
 static void push_free(struct plugin *plugin, uint32_t index) {
     uint64_t top = atomic_load_explicit(&plugin->free_top, memory_order_relaxed), next;
@@ -113,9 +114,10 @@ static bool is_current(uint64_t w, const void *handle) {
 }
 
 // NCCL may announce more channels than it launches (small point-to-point messages), or time none at all. Such an
-// operation never completes by count. Each one is looked at again some operations later: with nothing running and
-// nothing heard for a while it is published as it stands. One that no channel has started yet may just be queued behind
-// a slow one, so it is given up only after more operations than a launch queue holds.
+// operation is never complete by the number of its channels. Each operation is looked at again when some more have
+// started: if none of its channels runs and none has reported for a while, its record is published as it is. An operation
+// without any started channel may be queued behind a slow one, so it is published early only after more operations than
+// a launch queue holds.
 static void give_up_quiet(struct plugin *plugin, uint32_t order, uint64_t now) {
     static const uint32_t lags[] = {4, 64, 1024, OPS - 1};
     for (unsigned i = 0; i < sizeof lags / sizeof *lags; i++) {
@@ -125,16 +127,17 @@ static void give_up_quiet(struct plugin *plugin, uint32_t order, uint64_t now) {
         if (!op) continue;
         uint64_t w = atomic_load_explicit(&op->word, memory_order_acquire);
         if (!is_current(w, handle) || !is_quiet(w) || (!STARTED(w) && lags[i] < 1024)) continue;
-        uint64_t heard_ns = atomic_load_explicit(&op->host_stop_ns, memory_order_relaxed);
-        uint64_t patience_ns = STARTED(w) ? QUIET_NS : UNTIMED_NS;
-        if (now > heard_ns && now - heard_ns > patience_ns && claim(op, w)) finish(plugin, op, w);
+        uint64_t reported_ns = atomic_load_explicit(&op->host_stop_ns, memory_order_relaxed);
+        uint64_t timeout_ns = STARTED(w) ? QUIET_NS : UNTIMED_NS;
+        if (now > reported_ns && now - reported_ns > timeout_ns && claim(op, w)) finish(plugin, op, w);
     }
 }
 
-// All places are taken: gives up one for which nothing runs; NULL when there is none among those looked at.
+// Called when all places are taken: publishes an operation of which no channel runs, and returns its place; NULL when
+// none of those looked at is like that.
 static struct op *evict(struct plugin *plugin) {
     for (unsigned i = 0; i < PROBES; i++) {
-        struct op *op = &plugin->ops[atomic_fetch_add_explicit(&plugin->hand, 1, memory_order_relaxed) % OPS];
+        struct op *op = &plugin->ops[atomic_fetch_add_explicit(&plugin->next_evicted, 1, memory_order_relaxed) % OPS];
         uint64_t w = atomic_load_explicit(&op->word, memory_order_acquire);
         if (!is_quiet(w) || !claim(op, w)) continue;
         settle(plugin, op, w);
@@ -143,7 +146,7 @@ static struct op *evict(struct plugin *plugin) {
     return NULL;
 }
 
-// A place of the caller's own, marked as being filled.
+// Returns a place that belongs to the caller until it is filled; NULL when there is none.
 static struct op *find_place(struct plugin *plugin, unsigned *generation) {
     struct op *op = pop_free(plugin);
     if (!op) op = evict(plugin);
@@ -203,7 +206,7 @@ void *start_operation(struct plugin *plugin, void *context, const struct descrip
     struct comm_entry *entry = &plugin->ring->comms[index];
     uint64_t now = now_ns();
     uint64_t seq = atomic_fetch_add_explicit(type == EVENT_P2P ? &comm->p2ps : &comm->collectives, 1,
-                                             memory_order_relaxed); // counts what is dropped too: ranks must agree
+                                             memory_order_relaxed); // counts dropped operations, too: ranks must agree
     count(&plugin->ring->header.seen);
     count(&entry->enqueued);
     raise_to(&entry->last_enqueue_ns, now);
@@ -244,7 +247,7 @@ void *start_channel(struct plugin *plugin, const struct descriptor *descriptor) 
     unsigned generation = generation_of(descriptor->parent);
     struct op *op = tag_of(descriptor->parent) == TAG_OP ? op_of(plugin, descriptor->parent) : NULL;
     if (!op) return NULL;
-    // from here to the channel's stop the place cannot be given up, so its times are this operation's
+    // the place is not freed before the channel stops, so the times stored in it are those of this operation
     if (!advance(plugin, op, generation, CHANNEL_START)) {
         count(&plugin->ring->header.orphans);
         return NULL;
@@ -260,7 +263,7 @@ void stop_handle(struct plugin *plugin, void *handle) {
     uint64_t w = atomic_load_explicit(&op->word, memory_order_acquire);
     bool fits = is_current(w, handle);
     if (fits) {
-        if (tag == TAG_CHANNEL || !EXPECTED(w)) raise_to(&op->host_stop_ns, now_ns()); // else a channel's is to come
+        if (tag == TAG_CHANNEL || !EXPECTED(w)) raise_to(&op->host_stop_ns, now_ns()); // else a channel sets it later
         fits = advance(plugin, op, generation_of(handle), tag == TAG_OP ? HOST_STOP : CHANNEL_STOP);
     }
     if (!fits) count(&plugin->ring->header.orphans);
@@ -272,7 +275,7 @@ void record_gpu_stop(struct plugin *plugin, void *handle, uint64_t gpu_ns) {
         raise_to(&op->gpu_stop_ns, gpu_ns);
 }
 
-// Publishes whatever a communicator leaves behind, running or not.
+// Publishes all operations of a communicator that is being closed, also those that still run.
 void close_operations(struct plugin *plugin, uint32_t comm_index) {
     for (unsigned i = 0; i < OPS; i++) {
         struct op *op = &plugin->ops[i];

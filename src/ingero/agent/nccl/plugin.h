@@ -1,4 +1,4 @@
-// The plugin's private state and the small pieces its files share.
+// The private state of the plugin, and small functions that several of its files use.
 #ifndef INGERO_PLUGIN_H
 #define INGERO_PLUGIN_H
 
@@ -18,7 +18,7 @@
 #endif
 
 enum {
-    OPS = POOL, // in flight: a launch queue holds about a thousand kernels, a grouped all-to-all many operations
+    OPS = POOL, // operations in flight: a launch queue holds about a thousand kernels, a grouped all-to-all many more
     MAX_CHANNELS = 4095,
 };
 
@@ -57,13 +57,13 @@ struct comm {
     int32_t rank, nranks;
 };
 
-// Everything private. The pages are wiped in a forked child: there `alive` is 0 and all handles are stale.
+// All private state. The kernel zeroes these pages in a forked child, so `alive` is 0 there and all handles are stale.
 struct plugin {
     _Atomic uint32_t alive;
     struct ring *ring;
     _Alignas(64) _Atomic uint64_t free_top; // tag and index + 1 of the first free place
     _Atomic uint32_t fresh;                 // places used at least once
-    _Atomic uint32_t hand;                  // of the clock that looks for one to give up
+    _Atomic uint32_t next_evicted;          // where the search for a place to free goes on when all are taken
     _Alignas(64) _Atomic uint32_t next_op, next_comm;
     _Atomic uint64_t started[OPS]; // handles in the order of their start
     struct comm comms[RING_COMMS];
@@ -86,19 +86,19 @@ static inline void raise_to(_Atomic uint64_t *value, uint64_t at_least) {
     }
 }
 
-static inline void lower_to(_Atomic uint64_t *value, uint64_t at_most) { // zero: not set yet
+static inline void lower_to(_Atomic uint64_t *value, uint64_t at_most) { // zero means not set yet
     uint64_t seen = atomic_load_explicit(value, memory_order_relaxed);
     while ((!seen || seen > at_most) && !atomic_compare_exchange_weak_explicit(
                                             value, &seen, at_most, memory_order_relaxed, memory_order_relaxed)) {
     }
 }
 
-// Fields are zero already and need not end in zero.
+// The field must be all zeros. A text as long as the field has no zero at its end.
 static inline void copy_text(char *field, size_t size, const char *text) {
     for (size_t i = 0; text && i < size && text[i]; i++) field[i] = text[i];
 }
 
-// Functions and types lose NCCL's prefix.
+// Copies the name of a function or type without the prefix "nccl".
 static inline void copy_name(char *field, size_t size, const char *name) {
     copy_text(field, size, name && !strncmp(name, "nccl", 4) ? name + 4 : name);
 }
@@ -118,17 +118,22 @@ static inline unsigned generation_of(const void *handle) {
 }
 static inline uint32_t index_of(const void *handle) { return (uint32_t)(uintptr_t)handle; }
 
-// The handle of an API call is its stream: nothing to keep, and the operation started for it gets it as its parent.
+// The handle of an API call is its stream. Nothing has to be stored, and the operation that the call starts receives
+// the handle as its parent.
 static inline void *stream_handle(const void *stream, bool captured) {
     uint64_t value = (uint64_t)(uintptr_t)stream;
     if (value >= CAPTURED) return NULL;
     return (void *)(uintptr_t)((uint64_t)TAG_STREAM << 56 | (captured ? CAPTURED : 0) | value);
 }
 
+// profiler.c: what NCCL looks up; chain.c replaces the functions when there is a next plugin
+extern struct profiler_v4 ncclProfiler_v4;
+extern struct profiler_v5 ncclProfiler_v5, ncclProfiler_v6;
+
 // ring.c
 struct ring *make_ring(void);
 
-// operations.c: nothing here waits, allocates or calls the kernel more than for the time and, once, the thread id
+// operations.c: no function waits or allocates; the only system calls are for the time and, once, for the thread id
 struct comm *find_comm(struct plugin *plugin, void *context, uint32_t *index);
 void *start_operation(struct plugin *plugin, void *context, const struct descriptor *descriptor, uint64_t type);
 void *start_channel(struct plugin *plugin, const struct descriptor *descriptor);

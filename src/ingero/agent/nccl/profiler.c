@@ -1,8 +1,8 @@
-// NCCL profiler plugin: one record per finished operation, timed on the GPU, in a ring in shared memory.
+// The NCCL profiler plugin: it writes one record per finished operation, timed on the GPU, to a ring in shared memory.
 //
-// It lives inside somebody's training job, so: fixed memory, no thread, no lock, no output, no wait in the path of a
-// collective; any trouble switches it off. What NCCL holds are numbers, never pointers: an operation's handle is the
-// index of its place and the generation of that place, so a handle used too late or twice is recognised and ignored.
+// It runs inside training jobs, so its memory is fixed, it has no thread, takes no lock, prints nothing and never waits
+// during a collective. Any error switches it off. The handles that NCCL holds are numbers, never pointers: a handle is
+// the index of a place and the generation of that place, so one that is used too late or twice is recognised and ignored.
 #define _GNU_SOURCE
 #include "plugin.h"
 
@@ -15,7 +15,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 static _Atomic(struct plugin *) current;
-static _Atomic int making; // pid of the process whose thread is setting up; a forked child ignores its parent's
+static _Atomic int making; // pid of the process that is setting up; a forked child ignores the pid of its parent
 static _Atomic int is_off; // pid of the process where set-up failed
 
 static struct plugin *usable(void) {
@@ -35,10 +35,10 @@ static struct plugin *make_plugin(void) {
     return plugin;
 }
 
-// The plugin, set up by whichever thread comes first; others wait for it, a tenth of a second at most.
+// Returns the plugin. The first thread sets it up; others wait for that, a tenth of a second at most.
 static struct plugin *set_up(void) {
     int pid = getpid();
-    for (int patience = 0; patience < 1000; patience++) {
+    for (int tries = 0; tries < 1000; tries++) {
         struct plugin *plugin = usable();
         if (plugin || atomic_load(&is_off) == pid) return plugin;
         int owner = atomic_load(&making);
@@ -103,7 +103,8 @@ static void *open_comm(struct plugin *plugin, const struct facts *facts) {
     return NULL;
 }
 
-// NCCL keeps one mask for the whole process: it is off only when the plugin is, never for one communicator.
+// NCCL keeps one mask for the whole process, so the mask is zero only when the plugin is off, never for a single
+// communicator.
 static int begin(void **context, int *mask, const struct facts *facts) {
     struct plugin *plugin = context && mask ? set_up() : NULL;
     if (context) *context = plugin ? open_comm(plugin, facts) : NULL;
@@ -178,7 +179,7 @@ static int record(void *handle, int state, union state_args *args) {
     return 0;
 }
 
-// The communicator is going: NCCL's proxy has ended, whatever is still open will not hear more.
+// The communicator is being closed. NCCL's proxy thread has ended, so nothing more is reported about open operations.
 static int close_comm(void *context) {
     struct plugin *plugin = usable();
     uint32_t index;

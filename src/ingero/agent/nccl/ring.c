@@ -1,4 +1,4 @@
-// Makes the ring file: once per process, outside the path of a collective.
+// Creates the ring file, once per process and not during a collective.
 #define _GNU_SOURCE
 #include "plugin.h"
 
@@ -13,7 +13,7 @@
 
 enum { MAX_STALE_FILES = 4096 };
 
-// Start of a process in clock ticks since boot; 0 when there is no such process.
+// Returns when a process started, in clock ticks since boot; 0 when there is no such process.
 static uint64_t start_ticks(int pid) {
     char path[40], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -23,7 +23,7 @@ static uint64_t start_ticks(int pid) {
     close(fd);
     if (size <= 0) return 0;
     text[size] = 0;
-    char *field = strrchr(text, ')'); // the name may hold spaces and brackets
+    char *field = strrchr(text, ')'); // the name may contain spaces and brackets
     for (int i = 0; field && i < 20; i++) field = strchr(field + 1, ' ');
     return field ? strtoull(field, NULL, 10) : 0;
 }
@@ -45,7 +45,7 @@ static const char *job_name(void) {
     static const char *const names[] = {"INGERO_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *value = getenv(names[i]);
-        if (value && *value && strcmp(value, "none")) return value; // torchrun without an id says "none"
+        if (value && *value && strcmp(value, "none")) return value; // torchrun without an id sets "none"
     }
     return "";
 }
@@ -72,7 +72,7 @@ static void describe(struct header *header, uint64_t ticks) {
     atomic_store_explicit(&header->magic, RING_MAGIC, memory_order_release);
 }
 
-// All pages are reserved here: a full folder is an error now, never a SIGBUS in the job later.
+// Reserves all pages, so that a full folder is an error here and not a SIGBUS in the job later.
 static struct ring *map_ring(const char *path, uint64_t ticks) {
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return NULL;
@@ -118,7 +118,7 @@ static bool is_dead_ring(const char *path, int pid, uint64_t ticks, const struct
     return is_ours && start_ticks(pid) != ticks;
 }
 
-// Rings of dead processes of ours: without an agent nobody else would remove them, and they hold memory.
+// Removes rings of ended processes of the same user. They occupy memory, and without an agent nothing else removes them.
 static void remove_dead_rings(const char *folder, const struct header *own) {
     DIR *entries = opendir(folder);
     if (!entries) return;
@@ -136,7 +136,7 @@ static void remove_dead_rings(const char *folder, const struct header *own) {
 
 struct ring *make_ring(void) {
     const char *folder = getenv("INGERO_NCCL_RING_DIR");
-    if (folder && *folder) return make_ring_in(folder); // somebody else's folder: nothing is removed there
+    if (folder && *folder) return make_ring_in(folder); // chosen by the user, so nothing is removed there
     struct ring *ring = make_ring_in("/dev/shm");
     if (ring) remove_dead_rings("/dev/shm", &ring->header);
     return ring;

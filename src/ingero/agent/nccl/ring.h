@@ -1,5 +1,5 @@
 // The ring file that the plugin writes and the agent reads. contract/nccl_ring.py describes the same bytes.
-// Change a field here: raise RING_VERSION, change the Python side, run `make probes`.
+// When a field changes, raise RING_VERSION, change the Python side and run `make probes`.
 #ifndef INGERO_RING_H
 #define INGERO_RING_H
 
@@ -18,28 +18,28 @@ enum {
     RECORD_WORDS = 20,
 };
 
-#define CHECK_WEIGHT(i) (0x9e3779b97f4a7c15ull * (2 * (uint64_t)(i) + 1)) // odd: no change of a word goes unseen
+#define CHECK_WEIGHT(i) (0x9e3779b97f4a7c15ull * (2 * (uint64_t)(i) + 1)) // odd, so that every change of a word changes the sum
 
 enum record_kind { KIND_COLLECTIVE = 1, KIND_P2P = 2, KIND_COPY_ENGINE = 3 };
 
 enum record_flag {
     FLAG_GPU_TIMED = 1, // gpu_start_ns and gpu_stop_ns are the GPU's
-    FLAG_PARTIAL = 2,   // given up before all announced channels had stopped
+    FLAG_PARTIAL = 2,   // published before all announced channels had stopped
     FLAG_STREAM = 4,    // stream is known
     FLAG_GRAPH = 8,     // captured into a CUDA graph
-    FLAG_CLOSED = 16,   // partial because its communicator was closed first, not because it was given up
+    FLAG_CLOSED = 16,   // partial because its communicator was closed first
 };
 
 struct record {
     uint64_t stamp; // index + 1, written last
-    uint64_t check; // weighted sum of the other words: tells a torn record, whatever the order of stores looks like
+    uint64_t check; // weighted sum of the other words; shows an incomplete record, whatever the order of the stores
     uint64_t comm;
     uint64_t seq;      // counts collectives of this communicator (point-to-point: its own count)
     uint64_t nccl_seq; // NCCL's number, which counts per function
     uint64_t enqueue_ns;
     uint64_t gpu_start_ns;
     uint64_t gpu_stop_ns;
-    uint64_t host_stop_ns; // when the host heard of the last stop
+    uint64_t host_stop_ns; // when the last stop was reported to the host
     uint64_t count;
     uint64_t stream;
     int32_t rank, nranks;
@@ -79,8 +79,8 @@ struct header {
     char pad[1024 - 168];
     // each counter on its own cache line
     _Atomic uint64_t head, pad_head[7];         // records published
-    _Atomic uint64_t seen, pad_seen[7];         // operations NCCL told us of
-    _Atomic uint64_t dropped, pad_dropped[7];   // operations not recorded: no free place
+    _Atomic uint64_t seen, pad_seen[7];         // operations that NCCL has started
+    _Atomic uint64_t dropped, pad_dropped[7];   // operations not recorded, because no place was free
     _Atomic uint64_t partial, pad_partial[7];   // records published before all channels had stopped
     _Atomic uint64_t orphans, pad_orphans[7];   // events without a live operation
     _Atomic uint64_t refused, pad_refused[7];   // communicators without a place in the table
