@@ -25,6 +25,8 @@ INSERT INTO verdicts (seq, idx, cluster_id, node_id, evidence)
   SELECT seq, 0, cluster_id, node_id, node_id FROM events LIMIT 50;
 INSERT INTO causal_chains (seq, idx, cluster_id, node_id, summary)
   SELECT seq, 0, cluster_id, node_id, node_id FROM events LIMIT 50;
+INSERT INTO node_metric_parts (cluster_id, node_id, metric_name, count, received_ts)
+  SELECT cluster_id, node_id, 'm', 1, received_ts FROM events LIMIT 50;
 INSERT INTO audit_log (request_id, key_name) VALUES ('{CANARY}-request', '{CANARY}-key');
 INSERT INTO meta VALUES ('{CANARY}', 1);
 """
@@ -65,6 +67,5 @@ def two_tenants(folder: Path) -> Iterator[TwoTenants]:
     with closing(store.cursor()) as cursor:
         cursor.execute(_SEED)
         cursor.execute("CHECKPOINT")
-        store.roll_up(0)
     yield TwoTenants(store)
     store.close()
