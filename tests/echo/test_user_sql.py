@@ -10,7 +10,7 @@ import pytest
 from tests.support.echo_service import TOKEN, Reply, RunningEcho
 from tests.support.hostile_sql import REFUSED
 from tests.support.questions_data import score
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 from ingero.echo.tools import analysis
 
@@ -193,6 +193,27 @@ def test_scoped_statistics_do_not_leak(echo: RunningEcho) -> None:
     assert retried(echo, "SELECT count(*) FROM events").json["data"]["rows"] == [[18]], (
         "views of a scope stay with it"
     )
+
+
+def test_long_queries_of_one_bearer_do_not_delay_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve cross joins used to hold every reader, and a count waited until they timed out."""
+    monkeypatch.setattr(analysis, "SECONDS", 4.0)
+    endless = (
+        "SELECT count(*) FROM range(100000) a, range(100000000) b WHERE hash(a.range, b.range) = 7"
+    )
+    with scoped_echo(tmp_path) as echo, ThreadPoolExecutor(12) as pool:
+        long = [pool.submit(echo.sql, endless) for _ in range(12)]
+        until(lambda: "ingero_echo_queries_waiting 8" in echo.get("/metrics").body.decode())
+        began_s = time.monotonic()
+        counted = echo.sql("SELECT count(*) FROM events", TEAM_A)
+        took_s = time.monotonic() - began_s
+        assert counted.json["data"]["rows"] == [[12]]
+        assert took_s < 2, took_s
+        assert not any(query.done() for query in long), "the long ones are still under way"
+        assert "ingero_echo_queries_running 4" in echo.get("/metrics").body.decode()
+        assert {query.result().status for query in long} == {504}
 
 
 def test_v23_tools_and_senders_are_scoped_alike(tmp_path: Path) -> None:

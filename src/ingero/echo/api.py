@@ -27,6 +27,7 @@ from ingero.echo.audit import AuditTrail, Entry
 from ingero.echo.engine import Engine
 from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
 from ingero.echo.openapi import described
+from ingero.echo.store.turns import Turns
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
@@ -74,6 +75,7 @@ class QuestionApi:
     render_metrics: Callable[[], Awaitable[bytes]]
     bearer_rate: tuple[float, int]
     trusts_proxy: bool
+    turns: Turns = field(default_factory=Turns)
     replies: Counter[tuple[str, int]] = field(default_factory=Counter)  # (transport, status)
     _mcp: Any = None
 
@@ -132,7 +134,7 @@ class QuestionApi:
 
     def _asker(self, request: Request) -> Asker:
         caller: Caller = request.scope[_CALLER]
-        return Asker(self.engine.store, caller.key, self.rates, caller.entry)
+        return Asker(self.engine.store, caller.key, self.rates, caller.entry, turns=self.turns)
 
     async def _list(self, request: Request) -> Response:
         return _reply(request, list_tools(TOOLS)["data"])

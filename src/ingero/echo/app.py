@@ -197,7 +197,7 @@ class EchoService:
         with contextlib.suppress(IngeroError, TimeoutError):
             stats = await asyncio.wait_for(self.engine.store.stats(), STATS_TIMEOUT_S)
         families = ingest_families(self.engine, self.receiver, self.admission)
-        families += question_families(self.questions.replies, self.audit)
+        families += question_families(self.questions.replies, self.questions.turns, self.audit)
         return render(families + store_families(self.engine, stats, self._limit_bytes))
 
     def _keys(self) -> list[Key]:

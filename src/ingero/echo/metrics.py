@@ -8,6 +8,7 @@ from ingero.echo.audit import AuditTrail
 from ingero.echo.engine import Engine
 from ingero.echo.receive import ACK_BOUNDS_MS, Receiver
 from ingero.echo.store.api import StoreStats
+from ingero.echo.store.turns import Turns
 from ingero.transport.admission import Admission
 
 _Row = tuple[str, str, float]  # name, help, value
@@ -103,15 +104,24 @@ def store_families(engine: Engine, stats: StoreStats | None, limit_bytes: int) -
     ]
 
 
-def question_families(replies: Mapping[tuple[str, int], int], audit: AuditTrail) -> list[Family]:
-    """Return the metrics of the question listener and its audit trail."""
+def question_families(
+    replies: Mapping[tuple[str, int], int], turns: Turns, audit: AuditTrail
+) -> list[Family]:
+    """Return the metrics of the question listener, its queues and its audit trail."""
     return [
         counter(
             "ingero_echo_questions_total",
             "Questions by transport and status",
             _by_status(replies),
         ),
+        counter(
+            "ingero_echo_queries_refused_total",
+            "Queries refused because others were waiting, by whose queue was full",
+            _by("queue", turns.refused),
+        ),
         *_single(
+            ("ingero_echo_queries_running", "Queries under way in the store", turns.running),
+            ("ingero_echo_queries_waiting", "Queries that wait for a reader", turns.waiting),
             ("ingero_echo_audit_rows_total", "Rows written to the audit log", audit.written),
             (
                 "ingero_echo_audit_dropped_total",

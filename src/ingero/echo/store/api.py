@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ingero.errors import IngeroError, Unavailable
+from ingero.errors import IngeroError, Overloaded, Unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,14 @@ class QueryFailed(IngeroError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class TooManyQueries(Overloaded):
+    """A query must wait too long; `status` is 429 because of its own caller, 503 because of all."""
+
+    def __init__(self, reason: str, retry_after_s: int, status: int) -> None:
+        super().__init__(reason, retry_after_s)
+        self.status = status
 
 
 class StoreRestarting(Unavailable):

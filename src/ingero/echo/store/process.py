@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from ingero.children.lifetime import end_with_parent
+from ingero.echo.store.turns import READERS
 from ingero.echo.store.wire import (
     LENGTH,
     REPLACE_ME,
@@ -37,7 +38,7 @@ from ingero.errors import IngeroError
 
 log = logging.getLogger(__name__)
 
-READERS: Final = 4
+OWN_READERS: Final = 2  # for Echo itself: statistics, audit rows and backups wait for no query
 MAX_WAITING_QUERIES: Final = 32
 OPEN_RETRY_S: Final = 10.0  # the previous process may still be exiting
 # an interrupt takes effect between steps; a step that takes longer than this ends the process
@@ -104,7 +105,7 @@ class _Service:
     def __init__(self, channel: Channel, loader: Any) -> None:
         self._channel = channel
         self._loader = loader
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        self._readers = ThreadPoolExecutor(READERS + OWN_READERS, thread_name_prefix="reader")
         self._waiting = threading.Semaphore(MAX_WAITING_QUERIES)
         # user SQL, and the time when it exceeds its limit
         self._running: dict[int, tuple[Ask, float]] = {}

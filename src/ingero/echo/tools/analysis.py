@@ -47,7 +47,7 @@ async def run_analysis(asker: Asker, asked: AnalysisQuestion) -> AnalysisAnswer:
     clusters = None if asker.key.clusters is None else sorted(asker.key.clusters)
     asker.entry.clusters.extend(clusters or [])
     limits = QueryLimits(rows=asked.limit, size_bytes=ANSWER_BYTES, seconds=SECONDS)
-    found = await asker.store.user_sql(asked.sql, clusters, limits)
+    found = await asker.user_sql(asked.sql, clusters, limits)
     notes = (
         ["the result was cut off: aggregate, filter by received_ts or node_id, or raise limit"]
         if found.truncated

@@ -24,7 +24,9 @@ from ingero.echo.store.api import (
     QueryResult,
     StoreApi,
     StoreRestarting,
+    TooManyQueries,
 )
+from ingero.echo.store.turns import Turns
 from ingero.errors import StoreError, Unavailable
 from ingero.transport.bearer import Key
 from ingero.transport.tools.tool import ToolRefused
@@ -52,6 +54,7 @@ Window = Annotated[
 ]
 Limit = Annotated[int, Meta(description="Maximum number of rows to return.", ge=1, le=1000)]
 Json = dict[str, Any]
+Result = TypeVar("Result")
 
 
 class Asked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -88,6 +91,7 @@ class Asker:
     rates: RateTable
     entry: Entry = field(default_factory=lambda: Entry(""))
     now_s: Callable[[], float] = time.time
+    turns: Turns = field(default_factory=Turns)
 
     def since_us(self, window: str) -> int:
         """Return the start of the window in microseconds, or 0 for `all`."""
@@ -141,11 +145,22 @@ class Asker:
 
     async def query(self, sql: str, params: list[Any], rows: int = 1000) -> QueryResult:
         """Run one of our own statements."""
-        return await self.store.query(sql, params, self._limits(rows))
+        limits = self._limits(rows)
+        return await self._in_turn(lambda: self.store.query(sql, params, limits))
 
     async def columns(self, sql: str, params: list[Any], rows: int) -> dict[str, "Column"]:
         """Run one of our own statements and return columns for arithmetic."""
-        return unpack(await self.store.columns(sql, params, self._limits(rows)))
+        limits = self._limits(rows)
+        return unpack(await self._in_turn(lambda: self.store.columns(sql, params, limits)))
+
+    async def user_sql(
+        self, sql: str, clusters: list[str] | None, limits: QueryLimits
+    ) -> QueryResult:
+        """Run the caller's own statement over the rows of `clusters`, or over all for None."""
+        return await self._in_turn(lambda: self.store.user_sql(sql, clusters, limits))
+
+    async def _in_turn(self, ask: Callable[[], Awaitable[Result]]) -> Result:
+        return await self.turns.run(self.key.digest, ask)
 
     def _limits(self, rows: int) -> QueryLimits:
         return QueryLimits(rows=rows, size_bytes=MAX_ANSWER_BYTES, seconds=QUESTION_SECONDS)
@@ -223,6 +238,10 @@ def question(
         except StoreRestarting as error:
             raise ToolRefused(
                 "store_restarting", str(error), 503, max(1, round(error.retry_after_s))
+            ) from None
+        except TooManyQueries as error:
+            raise ToolRefused(
+                "too_many_queries", str(error), error.status, error.retry_after_s
             ) from None
         except (StoreError, Unavailable) as error:
             raise ToolRefused("store_failed", str(error), 503, 5) from None
