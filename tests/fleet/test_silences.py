@@ -111,6 +111,7 @@ async def test_the_api_starts_lists_and_lifts_with_the_token(tmp_path: Path) -> 
             )
             assert reply.headers["WWW-Authenticate"] == "Bearer"
         session.headers["Authorization"] = "Bearer s3cret-s3cret-s3cret"
+        session.headers["Content-Type"] = "application/json"
         async with session.post(url, data=body) as reply:
             assert (reply.status, (await reply.json())["target"]) == (200, "n5")
         for bad in (

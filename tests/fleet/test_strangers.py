@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
 from tests.support.pushes import NEVER_S, PB, post, protobuf
@@ -124,3 +125,34 @@ async def test_refusals_are_limited_by_address_on_every_listener(secured: dict[s
             writer.close()
             assert set(statuses[:-1]) == {401}
             assert len(statuses) > access.FAILURES_AT_ONCE
+
+
+async def test_a_foreign_page_cannot_silence_and_cannot_read() -> None:
+    """A form of another page, and a page whose name resolves to this machine."""
+    silence = b'{"target": "a", "for_s": 2592000, "why": "x"}'
+    async with running() as fleet:
+        url = f"http://{fleet.addresses['threshold']}/api/v1/silences"
+        evil = {"Origin": "http://evil.example"}
+        rebound = {"Host": "evil.example:8080", "Origin": "http://evil.example:8080"}
+        form, json = {"Content-Type": "text/plain"}, {"Content-Type": "application/json"}
+        for headers, status in (
+            ({**form, **evil}, 403),
+            (form, 415),
+            ({**json, **evil}, 403),
+            ({**json, **rebound}, 403),
+        ):
+            assert (await post(url, silence, headers))[0] == status
+        assert fleet.verdicts.silences.active(0.0) == []
+        assert (await post(url, silence, json))[0] == 200
+        async with aiohttp.ClientSession() as session:
+            for name, path in (("threshold", "/api/v1/status"), ("admin", "/debug/clusters")):
+                address = f"http://{fleet.addresses[name]}{path}"
+                async with session.get(address, headers={"Host": "evil.example"}) as reply:
+                    assert reply.status == 403
+            scraped = {"Host": "metrics.example"}
+            url = f"http://{fleet.addresses['metrics']}/metrics"
+            async with session.get(url, headers=scraped) as reply:
+                assert reply.status == 200
+            async with session.get(f"http://{fleet.addresses['health']}/") as reply:
+                assert "frame-ancestors 'none'" in reply.headers["Content-Security-Policy"]
+                assert reply.headers["X-Frame-Options"] == "DENY"

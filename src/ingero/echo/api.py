@@ -33,7 +33,8 @@ from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import AUTHORIZATION, CHALLENGE_HEADER, INVALID_CHALLENGE, Key
-from ingero.transport.http import json_response
+from ingero.transport.browsers import FOREIGN_ORIGIN, is_foreign
+from ingero.transport.http import SAFE_METHODS, json_response
 from ingero.transport.rate_limit import RateLimit, address_group
 from ingero.transport.tools.http import (
     REQUEST_ID_HEADER,
@@ -224,6 +225,9 @@ class Gate:
             return refusal(
                 ToolRefused("draining", "Echo is stopping", 503, DRAIN_RETRY_S), entry.request_id
             )
+        if request.method not in SAFE_METHODS and is_foreign(request.scope["headers"]):
+            error = ToolRefused("foreign_origin", FOREIGN_ORIGIN, HTTPStatus.FORBIDDEN)
+            return refusal(error, entry.request_id)
         if request.url.path.startswith(_OPEN):
             wait_s = self._by_address.take(self._address(request), now_s)
             return _too_many(wait_s, entry) if wait_s else None

@@ -35,12 +35,13 @@ from ingero.errors import IngeroError, StoreError
 from ingero.transport.access import Access, Denied
 from ingero.transport.admission import Admission
 from ingero.transport.bearer import AUTHORIZATION, Key
+from ingero.transport.browsers import BrowserGuard
 from ingero.transport.certificates import kept_certificate, local_names
 from ingero.transport.http import HttpListener, denied_response, error_response, json_response
 from ingero.transport.listen import bind, parse_address
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp.server_http import otlp_endpoint
-from ingero.transport.tls import ServerTls, renew_context, server_context
+from ingero.transport.tls import ServerTls, is_loopback, renew_context, server_context
 
 STATS_TIMEOUT_S = 2.0
 MAX_GRPC_CALLS = 128
@@ -120,7 +121,10 @@ class EchoService:
         context = self._context = server_context(tls) if tls else None
         health = [Route(HEALTHZ, self._health), Route(PROMETHEUS, self._metrics)]
         self.admission = Admission()
-        await self._serve("health", self.config.health_addr, Starlette(routes=health), None)
+        guarded = BrowserGuard(
+            Starlette(routes=health), is_local=is_loopback(self.config.health_addr)
+        )
+        await self._serve("health", self.config.health_addr, guarded, None)
         await self.questions.start()
         await self._serve("mcp", self.config.mcp_addr, self.questions.app(), context)
         await self._serve("http", self.config.otlp_http_addr, self._otlp_app(), context)

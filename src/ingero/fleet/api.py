@@ -12,7 +12,7 @@ from msgspec import UNSET
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ingero.contract.api_paths import (
@@ -48,6 +48,7 @@ from ingero.fleet.silence_api import silence_routes
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdicts import VerdictService
 from ingero.transport.access import Access
+from ingero.transport.browsers import page_response
 from ingero.transport.http import error_response, http_error, json_response, require_token
 from ingero.transport.otlp.server_http import otlp_endpoint
 
@@ -214,7 +215,7 @@ def health_app(receiver: Receiver, is_ready: Callable[[], bool], access: Access)
         return PlainTextResponse("ready\n")
 
     async def status(request: Request) -> Response:
-        return HTMLResponse(_status_page(receiver.processor))
+        return page_response(_status_page(receiver.processor))
 
     return Starlette(
         routes=[

@@ -14,6 +14,7 @@ from ingero.fleet.receive import Receiver
 from ingero.transport.access import Access
 from ingero.transport.admission import Admission
 from ingero.transport.bearer import Key, read_token_file, token_digest
+from ingero.transport.browsers import BrowserGuard
 from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
@@ -67,8 +68,12 @@ class FleetListeners:
     ) -> Access:
         """Bind a listener and serve an application on it; return who may use it."""
         secrets = self._read_secrets(listener)
+        served = app(secrets.access)
+        if listener.name != "http":  # OTLP is for senders that are no browser
+            is_local = is_loopback(listener.endpoint) and not secrets.access.is_required
+            served = BrowserGuard(served, is_local=is_local)
         serving = HttpListener(
-            app(secrets.access),
+            served,
             bind(listener.endpoint),
             secrets.context,
             protocol,

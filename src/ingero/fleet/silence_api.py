@@ -16,6 +16,7 @@ from ingero.errors import StoreError, TooLarge
 from ingero.fleet.silences import Silences
 from ingero.transport.access import Access
 from ingero.transport.bounded import read_request_body
+from ingero.transport.browsers import is_local_name
 from ingero.transport.http import error_response, json_response, require_token
 from ingero.transport.tls import is_loopback
 
@@ -57,9 +58,10 @@ def silence_routes(silences: Silences, access: Access) -> list[Route]:
 async def _asked(request: Request, access: Access, kind: type[T]) -> T | Response:
     """Decode a request as `kind`, or return the refusal.
 
-    A listener without a token accepts changes only from this machine.
+    A listener without a token accepts changes only from this machine, under one of its local names.
     """
-    if not access.is_required and not (request.client and is_loopback(request.client.host)):
+    is_local = request.client is not None and is_loopback(request.client.host)
+    if not access.is_required and not (is_local and is_local_name(request.headers.get("host", ""))):
         needed = "silences from other machines need a token: extensions.ingero_threshold.token_file"
         return error_response(needed, HTTPStatus.FORBIDDEN)
     try:

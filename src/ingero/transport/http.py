@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ingero.contract.names import JSON_TYPE
 from ingero.errors import TooLarge, Unavailable
 from ingero.transport.access import Access, Denied
 from ingero.transport.admission import Admission, AdmittedApp
@@ -26,6 +27,7 @@ DRAIN_S = 5.0
 REQUEST_S = 30.0  # from the first byte of a request, or from connecting, to its last byte
 MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and between two pieces of a body
 MAX_HEADERS = 200
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
 MAX_PIPELINED = 64  # requests that wait for the reply to an earlier one
 _encode = msgspec.json.Encoder().encode
 
@@ -55,16 +57,27 @@ def denied_response(denied: Denied) -> Response:
 def require_token(
     access: Access, endpoint: Callable[[Request], Awaitable[Response]]
 ) -> Callable[[Request], Any]:
-    """Wrap an endpoint so that it answers only requests with a token of the listener."""
+    """Wrap an endpoint so that it answers only requests with a token of the listener.
+
+    Requests that change something must be JSON, which a form of a foreign web page cannot send.
+    """
 
     async def check(request: Request) -> Response:
         address = request.client.host if request.client else None
         admitted = access.check(request.headers.get(AUTHORIZATION), address)
-        return (
-            denied_response(admitted) if isinstance(admitted, Denied) else await endpoint(request)
-        )
+        if isinstance(admitted, Denied):
+            return denied_response(admitted)
+        if request.method not in SAFE_METHODS and not _is_json(request):
+            needed = f"Content-Type must be {JSON_TYPE}"
+            return error_response(needed, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        return await endpoint(request)
 
     return check
+
+
+def _is_json(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    return kind.strip().lower() == JSON_TYPE
 
 
 async def http_error(_: Request, error: Exception) -> Response:

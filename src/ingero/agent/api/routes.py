@@ -4,8 +4,6 @@ Every reply carries the name of the node, so that a client can show names instea
 """
 
 import asyncio
-import base64
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -47,7 +45,13 @@ from ingero.storage.trace.node_view import NodeView
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import CHALLENGE_HEADER, INVALID_CHALLENGE
 from ingero.transport.bounded import read_request_body
-from ingero.transport.http import json_response
+from ingero.transport.browsers import (
+    FOREIGN_ORIGIN,
+    host_name,
+    is_foreign,
+    page_headers,
+)
+from ingero.transport.http import SAFE_METHODS, json_response
 
 QUERY_TIMEOUT_S = 30.0
 # further queries wait, so that slow ones do not take every thread and all memory
@@ -195,13 +199,15 @@ class NodeGuard:
         await (refusal or self.app)(scope, receive, named)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> Response | None:
-        host = _host_name(headers.get(b"host", ""))
+        host = host_name(headers.get(b"host", ""))
         if not self._is_ours(host, scope):
             return _error(
                 403,
                 f"this node is not called {host!r}; "
                 f"start the dashboard with --host-name {host or 'NAME'}",
             )
+        if scope["method"] not in SAFE_METHODS and is_foreign(scope["headers"]):
+            return _error(403, FOREIGN_ORIGIN)
         if not scope["path"].startswith(api_paths.NODE_ROOT):
             return None
         client = scope["client"]
@@ -220,24 +226,8 @@ class NodeGuard:
         return bool(host) and host == address.removeprefix("::ffff:")
 
 
-def _inline_digest(page: str, tag: str) -> str:
-    content = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
-    return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-
-
 _PAGE = files("ingero.web").joinpath("node.html").read_text()
-_PAGE_HEADERS = {
-    "Content-Security-Policy": (  # no script but that of the page
-        "default-src 'none'; connect-src 'self'; "
-        f"script-src 'sha256-{_inline_digest(_PAGE, 'script')}'; "
-        f"style-src 'sha256-{_inline_digest(_PAGE, 'style')}'; "
-        "base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    ),
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",
-}
+_PAGE_HEADERS = page_headers(_PAGE)
 
 
 async def _set_on_leaving(request: Request, has_left: threading.Event) -> None:
@@ -267,13 +257,6 @@ def _pid(request: Request) -> int | None:
     if text and not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise MalformedInput(f"pid: {text!r} is not a process id")
     return int(text) if text else None
-
-
-def _host_name(header: str) -> str:
-    """Return the Host header without its port and without the brackets of IPv6."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
 
 
 def _denied(denied: Denied) -> Response:
