@@ -34,7 +34,7 @@ def secured(tmp_path: Path) -> dict[str, Any]:
     own = write_pair(tmp_path, "client", clients.issue_cert("me@example.org"))
     token = tmp_path / "token"
     token.touch(mode=0o600)
-    token.write_text("s3cret")
+    token.write_text("a-s3cret-0123456789")
     tls = {
         **write_pair(tmp_path, "server", authority.issue_cert("127.0.0.1")),
         "client_ca_file": str(tmp_path / "clients.pem"),

@@ -40,6 +40,8 @@ ANY = (
 )
 pytestmark = pytest.mark.e2e
 
+FIRST, SECOND = "the-first-token-0123", "the-second-token-012"
+
 
 @contextlib.contextmanager
 def fleet(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
@@ -124,7 +126,7 @@ def secured(tmp_path: Path) -> tuple[Path, trustme.CA, trustme.CA, Path]:
     clients.cert_pem.write_to_path(tmp_path / "clients.pem")
     token = tmp_path / "token"
     token.touch(mode=0o600)
-    token.write_text("first")
+    token.write_text(FIRST)
     files = {"cert_file": "tls.crt", "key_file": "tls.key", "client_ca_file": "clients.pem"}
     tls = {key: str(tmp_path / name) for key, name in files.items()}
     listener = {"endpoint": "127.0.0.1:0", "tls": tls, "token_file": str(token)}
@@ -154,7 +156,7 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
     path, authority, clients, folder = secured
     good, stranger = client_context(authority, clients), client_context(authority, None)
     with fleet("--config", str(path), "--prometheus", "0") as (process, addresses):
-        assert push(addresses["http"], "a", 0.9, "https", good, "first")[0] == 200
+        assert push(addresses["http"], "a", 0.9, "https", good, FIRST)[0] == 200
         assert push(addresses["http"], "a", 0.9, "https", good, "wrong")[0] == 401
         for name, page in {
             "threshold": "/api/v1/threshold",
@@ -164,7 +166,7 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
             "health": "/",
         }.items():
             url = f"https://{addresses[name]}{page}"
-            authorized = urllib.request.Request(url, headers={"Authorization": "Bearer first"})
+            authorized = urllib.request.Request(url, headers={"Authorization": f"Bearer {FIRST}"})
             with urllib.request.urlopen(authorized, timeout=PATIENCE_S, context=good) as reply:
                 assert reply.status == 200
             with pytest.raises(urllib.error.HTTPError, match="401") as refused:
@@ -175,13 +177,13 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
         fresh = trustme.CA()
         (folder / "tls.crt").unlink(), (folder / "tls.key").unlink()
         write_pair(folder, fresh)
-        (folder / "token").write_text("second")
+        (folder / "token").write_text(SECOND)
         process.send_signal(signal.SIGHUP)
         renewed = client_context(fresh, clients)
 
         def is_reloaded() -> bool:
             try:
-                return push(addresses["http"], "a", 0.9, "https", renewed, "second")[0] == 200
+                return push(addresses["http"], "a", 0.9, "https", renewed, SECOND)[0] == 200
             except OSError:
                 return False
 
@@ -225,7 +227,7 @@ def reaches(
                 try:
                     call(
                         protobuf("b", 0.9),
-                        metadata=(("authorization", "Bearer first"),),
+                        metadata=(("authorization", "Bearer the-first-token-0123"),),
                         timeout=30,
                     )
                     found[name] = True
@@ -233,7 +235,7 @@ def reaches(
                     found[name] = False
             continue
         url = urllib.request.Request(
-            f"https://{address}/", headers={"Authorization": "Bearer first"}
+            f"https://{address}/", headers={"Authorization": f"Bearer {FIRST}"}
         )
         try:
             urllib.request.urlopen(url, timeout=30, context=context).close()

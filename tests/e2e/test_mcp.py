@@ -24,7 +24,7 @@ from ingero.agent.api.tools.catalogue import AGENT_TOOLS
 from ingero.sim.samples import write_samples
 
 pytestmark = pytest.mark.e2e
-TOKEN = "s3cret"
+TOKEN = "s3cret-of-the-mcp-0123"
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 # every tool with every one of its parameters, and whether that is an error
 CALLS: list[tuple[str, dict[str, Any], bool]] = [

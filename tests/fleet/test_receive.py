@@ -148,31 +148,28 @@ async def test_draining_refuses_with_503_and_retry_after() -> None:
 
 async def test_bearer_token(tmp_path: object) -> None:
     token = tmp_path / "token"
-    token.write_text("s3cret\n")
+    token.write_text("a-first-s3cret-0123\n")
     token.chmod(0o600)
     async with running(
         receivers={"otlp": {"protocols": {"http": {"token_file": str(token)}}}}
     ) as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics"
-        refused = [
-            await post(url, protobuf("a", 0.9), {**PB, **extra})
-            for extra in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic s3cret"})
-        ]
+
+        async def pushed(authorization: str) -> tuple[int, dict[str, str], bytes]:
+            return await post(url, protobuf("a", 0.9), {**PB, "Authorization": authorization})
+
+        first, second = "a-first-s3cret-0123", "a-n3w-s3cret-0123456"
+        refused = [await post(url, protobuf("a", 0.9), PB)]
+        refused += [await pushed(text) for text in ("Bearer no", f"Basic {first}")]
         assert [status for status, _, _ in refused] == [401, 401, 401]
         assert len({body for _, _, body in refused}) == 1, (
             "missing, wrong and malformed look the same"
         )
-        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer s3cret"}))[
-            0
-        ] == 200
-        token.write_text("n3w")
+        assert (await pushed(f"Bearer {first}"))[0] == 200
+        token.write_text(second)
         fleet.reload()
-        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer s3cret"}))[
-            0
-        ] == 401
-        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer n3w"}))[
-            0
-        ] == 200
+        assert (await pushed(f"Bearer {first}"))[0] == 401
+        assert (await pushed(f"Bearer {second}"))[0] == 200
 
 
 async def test_verdict_is_part_of_the_reply() -> None:

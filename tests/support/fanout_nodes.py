@@ -5,10 +5,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from tests.support.tokens import access_of
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
-from ingero.agent.api.server import node_access
 from ingero.contract.api_paths import NODE_QUERY
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.fanout.ask import Fanout
@@ -31,7 +31,7 @@ async def node(
 ) -> AsyncIterator[str]:
     """The address of a node that answers from a trace database."""
     app = NodeApi(view=NodeView(db), now_ns=now_ns).app()
-    checked = NodeGuard(app, name, node_access(token), None)
+    checked = NodeGuard(app, name, access_of(token), None)
     listener = HttpListener(checked, bind("127.0.0.1:0"), server_context(tls) if tls else None)
     await listener.start()
     try:
@@ -45,7 +45,7 @@ async def node_listener(
     db: Path, protocol: type[TimedProtocol] = TimedProtocol
 ) -> AsyncIterator[HttpListener]:
     """The listener of such a node, to count its connections or to hurry its peers."""
-    checked = NodeGuard(NodeApi(view=NodeView(db)).app(), "n", node_access(None), None)
+    checked = NodeGuard(NodeApi(view=NodeView(db)).app(), "n", access_of(None), None)
     listener = HttpListener(checked, bind("127.0.0.1:0"), protocol=protocol)
     await listener.start()
     try:

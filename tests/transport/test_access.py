@@ -1,7 +1,9 @@
 """Who may use a listener: tokens, their replacement, and a limit on wrong ones."""
 
+from http import HTTPStatus
+
 from ingero.transport.access import FAILURES_AT_ONCE, Access, Denied
-from ingero.transport.bearer import Key, token_digest
+from ingero.transport.bearer import Key, TokenScope, token_digest
 
 A, B = "token-a-0123456789", "token-b-0123456789"
 
@@ -41,7 +43,7 @@ def test_wrong_tokens_are_limited_by_address_and_right_ones_are_not() -> None:
     access = Access([key(A)])
 
     def status(authorization: str | None, address: str) -> int:
-        found = access.check(authorization, address)
+        found = access.check(authorization, address, TokenScope.READ)
         return int(found.status) if isinstance(found, Denied) else 200
 
     tried = [
@@ -55,5 +57,15 @@ def test_wrong_tokens_are_limited_by_address_and_right_ones_are_not() -> None:
 
 def test_without_tokens_everybody_is_admitted() -> None:
     assert not Access(None).is_required
-    assert isinstance(Access(None).check(None, None), Key)
-    assert isinstance(Access([]).check("Bearer x", None), Denied)
+    assert isinstance(Access(None).check(None, None, TokenScope.PUSH), Key)
+    assert isinstance(Access([]).check("Bearer x", None, TokenScope.PUSH), Denied)
+
+
+def test_a_token_is_good_for_its_scopes_only() -> None:
+    pushes = Key("agents", token_digest(A), frozenset({"east"}), frozenset({TokenScope.PUSH}))
+    access = Access([pushes, key(B)])
+    assert access.check(f"Bearer {A}", None, TokenScope.PUSH, TokenScope.READ) == pushes
+    denied = access.check(f"Bearer {A}", None, TokenScope.OPERATE)
+    assert denied == Denied(HTTPStatus.FORBIDDEN, "this token lacks the scope operate")
+    assert not access.admits(f"Bearer {A}"), "the fast path knows no clusters"
+    assert access.admits(f"Bearer {B}")

@@ -25,7 +25,7 @@ class ListenerTlsConfig:
 
 
 ACCESS_HELP: Final = (
-    "File with the bearer token that clients must send, readable by its owner only."
+    "File with the bearer tokens that clients may send, readable by its owner only."
 )
 
 

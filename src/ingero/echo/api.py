@@ -32,7 +32,13 @@ from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
 from ingero.transport.access import Access, Denied
-from ingero.transport.bearer import AUTHORIZATION, CHALLENGE_HEADER, INVALID_CHALLENGE, Key
+from ingero.transport.bearer import (
+    AUTHORIZATION,
+    CHALLENGE_HEADER,
+    INVALID_CHALLENGE,
+    Key,
+    TokenScope,
+)
 from ingero.transport.browsers import FOREIGN_ORIGIN, is_foreign
 from ingero.transport.http import SAFE_METHODS, json_response
 from ingero.transport.rate_limit import RateLimit, address_group
@@ -55,6 +61,7 @@ COMPRESS_FROM_BYTES: Final = 1024
 MCP_PATHS: Final = ("/", api_paths.MCP)
 _OPEN: Final = (api_paths.ECHO_VERSIONS, api_paths.ECHO_RETIRED.partition("/{")[0])
 _CALLER: Final = "ingero.caller"
+_DENIED_CODES: Final = {401: "unauthorized", 403: "scope_missing", 429: "rate_limited"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,7 @@ class QuestionApi:
             "token_sha256_12": key.short_digest,
             "scoped": clusters is not None,
             "allowed_clusters": clusters or [],
+            "scopes": sorted(key.scopes),
             "requests_per_s": per_s,
             "burst": burst,
         }
@@ -231,7 +239,9 @@ class Gate:
         if request.url.path.startswith(_OPEN):
             wait_s = self._by_address.take(self._address(request), now_s)
             return _too_many(wait_s, entry) if wait_s else None
-        key = self._api.access.check(request.headers.get(AUTHORIZATION), self._address(request))
+        key = self._api.access.check(
+            request.headers.get(AUTHORIZATION), self._address(request), TokenScope.READ
+        )
         if isinstance(key, Denied):
             return _denied(key, entry)
         entry.token_digest, entry.key_name = key.short_digest, key.name
@@ -248,11 +258,10 @@ class Gate:
 
 
 def _denied(denied: Denied, entry: Entry) -> Response:
-    is_first = denied.status == HTTPStatus.UNAUTHORIZED
-    code = "unauthorized" if is_first else "rate_limited"
+    code = _DENIED_CODES[denied.status]
     error = ToolRefused(code, denied.message, denied.status, denied.retry_after_s)
     response = refusal(error, entry.request_id)
-    if is_first:
+    if denied.status == HTTPStatus.UNAUTHORIZED:
         response.headers[CHALLENGE_HEADER] = INVALID_CHALLENGE
     return response
 

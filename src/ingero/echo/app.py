@@ -22,7 +22,7 @@ from ingero.config.rates import load_rates
 from ingero.contract.api_paths import HEALTHZ, OTLP_LOGS, OTLP_METRICS, OTLP_TRACES, PROMETHEUS
 from ingero.contract.exposition import CONTENT_TYPE, render
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
-from ingero.echo.access import read_keys
+from ingero.echo.access import echo_keys
 from ingero.echo.api import METRICS_NEED_ALL_CLUSTERS, QuestionApi
 from ingero.echo.audit import AuditTrail
 from ingero.echo.control import Control
@@ -34,7 +34,7 @@ from ingero.echo.store.api import StoreStats
 from ingero.errors import IngeroError, StoreError
 from ingero.transport.access import Access, Denied
 from ingero.transport.admission import Admission
-from ingero.transport.bearer import AUTHORIZATION, Key
+from ingero.transport.bearer import AUTHORIZATION, Key, TokenScope
 from ingero.transport.browsers import BrowserGuard
 from ingero.transport.certificates import kept_certificate, local_names
 from ingero.transport.http import HttpListener, denied_response, error_response, json_response
@@ -188,7 +188,7 @@ class EchoService:
 
     async def _metrics(self, request: Request) -> Response:
         address = request.client.host if request.client else None
-        key = self.access.check(request.headers.get(AUTHORIZATION), address)
+        key = self.access.check(request.headers.get(AUTHORIZATION), address, TokenScope.READ)
         if isinstance(key, Denied):
             return denied_response(key)
         if key.clusters is not None:
@@ -205,7 +205,7 @@ class EchoService:
         return render(families + store_families(self.engine, stats, self._limit_bytes))
 
     def _keys(self) -> list[Key]:
-        return read_keys(
+        return echo_keys(
             self.config.auth_token_file, self.config.bearer_acl_file, self.config.database
         )
 

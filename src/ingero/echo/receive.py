@@ -14,7 +14,7 @@ from ingero.echo.engine import Engine
 from ingero.echo.ingest import MAX_REQUEST_BYTES, request_too_large
 from ingero.errors import MalformedPush, Overloaded, StoreError, TooLarge, Unavailable
 from ingero.transport.access import Access, Denied
-from ingero.transport.bearer import Key
+from ingero.transport.bearer import Key, TokenScope
 from ingero.transport.otlp.decoding import INLINE_BYTES, DecodingThread
 from ingero.transport.otlp.server_http import Inbound, OtlpService, Reply
 
@@ -44,7 +44,7 @@ class Receiver:
         sequence_name = SEQUENCE_HEADER if transport == "http" else SEQUENCE_METADATA
 
         def admit(authorization: str | None, address: str | None) -> Key | Reply:
-            admitted = self._access.check(authorization, address)
+            admitted = self._access.check(authorization, address, TokenScope.PUSH)
             if not isinstance(admitted, Denied):
                 return admitted
             self.replies[transport, admitted.status] += 1

@@ -41,6 +41,7 @@ from ingero.contract.fleet_api import (
 from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
+from ingero.fleet.allowed_clusters import not_allowed
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import NodeRow
@@ -48,8 +49,16 @@ from ingero.fleet.silence_api import silence_routes
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdicts import VerdictService
 from ingero.transport.access import Access
+from ingero.transport.bearer import TokenScope
 from ingero.transport.browsers import page_response
-from ingero.transport.http import error_response, http_error, json_response, require_token
+from ingero.transport.http import (
+    error_response,
+    http_error,
+    json_response,
+    key_of,
+    require_all_clusters,
+    require_token,
+)
 from ingero.transport.otlp.server_http import otlp_endpoint
 
 MAX_LISTED_NODES = 10_000
@@ -77,6 +86,8 @@ def threshold_app(processor: FleetProcessor, access: Access, verdicts: VerdictSe
 
     async def threshold(request: Request) -> Response:
         cluster = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
+        if not key_of(request).may_see(cluster):
+            return error_response(not_allowed(cluster), HTTPStatus.FORBIDDEN)
         return Response(encode_answer(processor.served(cluster)), media_type="application/json")
 
     async def status(request: Request) -> Response:
@@ -89,13 +100,16 @@ def threshold_app(processor: FleetProcessor, access: Access, verdicts: VerdictSe
                 verdicts=verdicts.recent_verdicts(name),
             )
             for name, cluster in sorted(processor.clusters.items())
+            if key_of(request).may_see(name)
         ]
         return json_response(Status(clusters))
 
     return Starlette(
         routes=[
-            Route(FLEET_THRESHOLD, require_token(access, threshold)),
-            Route(FLEET_STATUS, require_token(access, status)),
+            Route(
+                FLEET_THRESHOLD, require_token(access, threshold, TokenScope.PUSH, TokenScope.READ)
+            ),
+            Route(FLEET_STATUS, require_token(access, status, TokenScope.READ)),
             *silence_routes(verdicts.silences, access),
         ],
         exception_handlers={HTTPException: http_error},
@@ -124,8 +138,8 @@ def admin_app(processor: FleetProcessor, access: Access) -> Starlette:
 
     return Starlette(
         routes=[
-            Route(FLEET_DEBUG_CLUSTERS, require_token(access, clusters)),
-            Route(FLEET_DEBUG_SCORES, require_token(access, scores)),
+            Route(FLEET_DEBUG_CLUSTERS, require_all_clusters(access, clusters)),
+            Route(FLEET_DEBUG_SCORES, require_all_clusters(access, scores)),
         ],
         exception_handlers={HTTPException: http_error},
     )
@@ -221,8 +235,8 @@ def health_app(receiver: Receiver, is_ready: Callable[[], bool], access: Access)
         routes=[
             Route(HEALTHZ, health),
             Route(READYZ, ready),
-            Route("/", require_token(access, status)),
-            Route(FLEET_DEBUG_SERVICEZ, require_token(access, status)),
+            Route("/", require_all_clusters(access, status)),
+            Route(FLEET_DEBUG_SERVICEZ, require_all_clusters(access, status)),
         ]
     )
 
@@ -267,4 +281,4 @@ def metrics_app(render: Callable[[], Awaitable[bytes]], access: Access) -> Starl
     async def metrics(request: Request) -> Response:
         return Response(await render(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route(PROMETHEUS, require_token(access, metrics))])
+    return Starlette(routes=[Route(PROMETHEUS, require_all_clusters(access, metrics))])

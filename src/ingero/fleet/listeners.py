@@ -13,7 +13,7 @@ from ingero.config.fleet_listeners import ListenerTlsConfig
 from ingero.fleet.receive import Receiver
 from ingero.transport.access import Access
 from ingero.transport.admission import Admission
-from ingero.transport.bearer import Key, read_token_file, token_digest
+from ingero.transport.bearer import read_keys
 from ingero.transport.browsers import BrowserGuard
 from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind
@@ -33,20 +33,18 @@ class ListenerSecrets:
     @classmethod
     def read(cls, listener: Listener) -> Self:
         """Read the files of a listener; raise AuthError naming a file that is wrong."""
-        keys = _keys(listener.token_file) if listener.token_file else None
+        keys = read_keys(listener.token_file) if listener.token_file else None
         context = server_context(listener.tls.files()) if listener.tls else None
         return cls(Access(keys), listener.token_file, context, listener.tls)
 
     def reload(self) -> None:
         """Read the files again; raise AuthError and keep what was read before."""
-        if self.token_file is not None:
-            self.access.replace(_keys(self.token_file), time.monotonic())
-        if self.context is not None and self.tls is not None:
-            renew_context(self.context, self.tls.files())
-
-
-def _keys(token_file: Path) -> list[Key]:
-    return [Key("default", token_digest(read_token_file(token_file)))]
+        try:
+            if self.token_file is not None:
+                self.access.replace(read_keys(self.token_file), time.monotonic())
+        finally:  # a wrong token file must not keep an old certificate
+            if self.context is not None and self.tls is not None:
+                renew_context(self.context, self.tls.files())
 
 
 @dataclass(slots=True)

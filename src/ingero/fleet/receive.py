@@ -1,5 +1,6 @@
 """Requests between socket and processor: admission, reply headers, copies for exporters."""
 
+import asyncio
 import contextlib
 import time
 from array import array
@@ -25,9 +26,10 @@ from ingero.contract.push.decode import NodeReport, decode_plain_push, problem_w
 from ingero.contract.push.segment import PlainRequest
 from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum, encode_threshold
 from ingero.errors import MalformedPush, TooLarge
+from ingero.fleet.allowed_clusters import refused_cluster
 from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken, decode_large_push
 from ingero.transport.access import Access, Denied
-from ingero.transport.bearer import CHALLENGE, CHALLENGE_HEADER, Key
+from ingero.transport.bearer import CHALLENGE, CHALLENGE_HEADER, Key, TokenScope
 from ingero.transport.otlp.decoding import INLINE_BYTES, DecodingThread, finish_in_slices
 from ingero.transport.otlp.server_http import (
     GRPC_CODES,
@@ -125,7 +127,11 @@ class Receiver:
         if self.draining or self.max_requests_per_s or self.http_token.is_required:
             presented = authorization.decode("latin-1") if authorization else None
             admitted = self._admit(self.http_token, presented, address)
-            reply = admitted if isinstance(admitted, Reply) else None
+            if isinstance(admitted, Reply):
+                reply = admitted
+            elif admitted.clusters is not None:
+                inbound = Inbound(MetricsRequest, body, encoding, cluster, admitted, address)
+                reply = refused_cluster(admitted, inbound)
         if reply is None:
             try:
                 taken = self.processor.push(
@@ -217,6 +223,9 @@ class Receiver:
         if len(inbound.body) > INLINE_BYTES:
             return self._receive_large(transport, names, inbound)
         with self._outcome_counted(transport):
+            refused = refused_cluster(inbound.sender, inbound)
+            if refused is not None:
+                return self._refused(transport, names, inbound, refused)
             taken = self._take(inbound)
         return self._accepted(names, taken)
 
@@ -225,8 +234,17 @@ class Receiver:
     ) -> Reply:
         """Decode in a thread, then store in short slices."""
         with self._outcome_counted(transport):
+            refused = await asyncio.to_thread(refused_cluster, inbound.sender, inbound)
+            if refused is not None:
+                return self._refused(transport, names, inbound, refused)
             taken = await self._take_large(inbound)
         return self._accepted(names, taken)
+
+    def _refused(
+        self, transport: str, names: tuple[str, str, str], inbound: Inbound, refused: Reply
+    ) -> Reply:
+        self.replies[transport, refused.status] += 1
+        return replace(refused, headers=self._headers(names, inbound.cluster or "", ""))
 
     @contextlib.contextmanager
     def _outcome_counted(self, transport: str) -> Iterator[None]:
@@ -250,7 +268,7 @@ class Receiver:
         """Return the sender of a request, or the refusal; the body is not needed for either."""
         if self.draining:
             return Reply(503, message="shutting down; push again", retry_after_s=1)
-        admitted = access.check(authorization, address)
+        admitted = access.check(authorization, address, TokenScope.PUSH)
         if isinstance(admitted, Denied):
             return Reply(
                 admitted.status, message=admitted.message, retry_after_s=admitted.retry_after_s

@@ -13,22 +13,30 @@ from ingero.contract.api_paths import FLEET_SILENCES, FLEET_SILENCES_LIFT
 from ingero.contract.fleet_api import LiftedSilences, SilenceList
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.errors import StoreError, TooLarge
+from ingero.fleet.allowed_clusters import not_allowed
 from ingero.fleet.silences import Silences
 from ingero.transport.access import Access
+from ingero.transport.bearer import TokenScope
 from ingero.transport.bounded import read_request_body
 from ingero.transport.browsers import is_local_name
-from ingero.transport.http import error_response, json_response, require_token
+from ingero.transport.http import error_response, json_response, key_of, require_token
 from ingero.transport.tls import is_loopback
 
 MAX_REQUEST_BYTES = 4096
-T = TypeVar("T")
+T = TypeVar("T", SilenceRequest, LiftRequest)
 
 
 def silence_routes(silences: Silences, access: Access) -> list[Route]:
     """Return the routes that `ingero silence` uses."""
 
     async def listed(request: Request) -> Response:
-        return json_response(SilenceList(silences.active(time.time())))
+        key = key_of(request)
+        found = [
+            silence
+            for silence in silences.active(time.time())
+            if silence.cluster is None or key.may_see(silence.cluster)
+        ]
+        return json_response(SilenceList(found))
 
     async def begin(request: Request) -> Response:
         asked = await _asked(request, access, SilenceRequest)
@@ -48,10 +56,13 @@ def silence_routes(silences: Silences, access: Access) -> list[Route]:
         except StoreError as error:
             return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
 
+    may_list = (TokenScope.READ, TokenScope.OPERATE)
+    started = require_token(access, begin, TokenScope.OPERATE)
+    lifted = require_token(access, lift, TokenScope.OPERATE)
     return [
-        Route(FLEET_SILENCES, require_token(access, listed), methods=["GET"]),
-        Route(FLEET_SILENCES, require_token(access, begin), methods=["POST"]),
-        Route(FLEET_SILENCES_LIFT, require_token(access, lift), methods=["POST"]),
+        Route(FLEET_SILENCES, require_token(access, listed, *may_list), methods=["GET"]),
+        Route(FLEET_SILENCES, started, methods=["POST"]),
+        Route(FLEET_SILENCES_LIFT, lifted, methods=["POST"]),
     ]
 
 
@@ -65,8 +76,12 @@ async def _asked(request: Request, access: Access, kind: type[T]) -> T | Respons
         needed = "silences from other machines need a token: extensions.ingero_threshold.token_file"
         return error_response(needed, HTTPStatus.FORBIDDEN)
     try:
-        return msgspec.json.decode(await read_request_body(request, MAX_REQUEST_BYTES), type=kind)
+        asked = msgspec.json.decode(await read_request_body(request, MAX_REQUEST_BYTES), type=kind)
     except TooLarge as error:
         return error_response(str(error), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     except msgspec.DecodeError as error:
         return error_response(str(error), HTTPStatus.BAD_REQUEST)
+    key = key_of(request)
+    if key.clusters is not None and asked.cluster not in key.clusters:
+        return error_response(not_allowed(asked.cluster), HTTPStatus.FORBIDDEN)
+    return asked

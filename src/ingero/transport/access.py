@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from ingero.transport.bearer import BEARER_NEEDED, Key, parse_bearer, token_digest
+from ingero.transport.bearer import BEARER_NEEDED, Key, TokenScope, parse_bearer, token_digest
 from ingero.transport.rate_limit import RateLimit, address_group
 
 log = logging.getLogger(__name__)
@@ -78,11 +78,19 @@ class Access:
         return found
 
     def admits(self, authorization: str | None) -> bool:
-        """True if no token is required, or if this Authorization header holds a valid one."""
-        return not self.is_required or self.find(authorization, time.monotonic()) is not None
+        """True if no token is required, or if the header holds one that may push to all clusters.
 
-    def check(self, authorization: str | None, address: str | None) -> Key | Denied:
-        """Return the key of a request, or the refusal.
+        `check` decides about every other token.
+        """
+        if not self.is_required:
+            return True
+        key = self.find(authorization, time.monotonic())
+        return key is not None and key.clusters is None and TokenScope.PUSH in key.scopes
+
+    def check(
+        self, authorization: str | None, address: str | None, *scopes: TokenScope
+    ) -> Key | Denied:
+        """Return the key of a request, or the refusal; the key must have one of the scopes.
 
         A valid token is admitted from any address, so that nobody can lock out others behind the
         same address. Only wrong ones are limited.
@@ -92,10 +100,14 @@ class Access:
         now_s = time.monotonic()
         key = self.find(authorization, now_s)
         if key is not None:
-            return key
+            return key if key.may(*scopes) else Denied(HTTPStatus.FORBIDDEN, _lacks(scopes))
         wait_s = self._failures.take(address_group(address), now_s)
         if not wait_s:
             return Denied(HTTPStatus.UNAUTHORIZED, BEARER_NEEDED)
         after_s = int(wait_s) + 1
         message = f"too many requests without a valid bearer token; try again in {after_s} s"
         return Denied(HTTPStatus.TOO_MANY_REQUESTS, message, after_s)
+
+
+def _lacks(scopes: tuple[TokenScope, ...]) -> str:
+    return f"this token lacks the scope {' or '.join(scopes)}"

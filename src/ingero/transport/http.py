@@ -19,7 +19,7 @@ from ingero.contract.names import JSON_TYPE
 from ingero.errors import TooLarge, Unavailable
 from ingero.transport.access import Access, Denied
 from ingero.transport.admission import Admission, AdmittedApp
-from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER
+from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER, Key, TokenScope
 from ingero.transport.listen import bound_address, plain_peer
 
 KEEP_ALIVE_S = 75  # agents push every 5 to 60 s and should not pay a handshake each time
@@ -29,6 +29,8 @@ MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and between two pieces of a body
 MAX_HEADERS = 200
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
 MAX_PIPELINED = 64  # requests that wait for the reply to an earlier one
+ALL_CLUSTERS_NEEDED = "this answer covers every cluster; use a token without allowed_clusters"
+_KEY = "ingero.key"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,24 +57,44 @@ def denied_response(denied: Denied) -> Response:
 
 
 def require_token(
-    access: Access, endpoint: Callable[[Request], Awaitable[Response]]
+    access: Access, endpoint: Callable[[Request], Awaitable[Response]], *scopes: TokenScope
 ) -> Callable[[Request], Any]:
-    """Wrap an endpoint so that it answers only requests with a token of the listener.
+    """Wrap an endpoint so that it answers only requests whose token has one of the scopes.
 
     Requests that change something must be JSON, which a form of a foreign web page cannot send.
     """
 
     async def check(request: Request) -> Response:
         address = request.client.host if request.client else None
-        admitted = access.check(request.headers.get(AUTHORIZATION), address)
+        admitted = access.check(request.headers.get(AUTHORIZATION), address, *scopes)
         if isinstance(admitted, Denied):
             return denied_response(admitted)
         if request.method not in SAFE_METHODS and not _is_json(request):
             needed = f"Content-Type must be {JSON_TYPE}"
             return error_response(needed, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        request.scope[_KEY] = admitted
         return await endpoint(request)
 
     return check
+
+
+def require_all_clusters(
+    access: Access, endpoint: Callable[[Request], Awaitable[Response]]
+) -> Callable[[Request], Any]:
+    """Wrap an endpoint that covers every cluster: its token must be valid for all of them."""
+
+    async def check(request: Request) -> Response:
+        if key_of(request).clusters is None:
+            return await endpoint(request)
+        return error_response(ALL_CLUSTERS_NEEDED, HTTPStatus.FORBIDDEN)
+
+    return require_token(access, check, TokenScope.READ)
+
+
+def key_of(request: Request) -> Key:
+    """Return the token of a request that `require_token` let pass."""
+    key: Key = request.scope[_KEY]
+    return key
 
 
 def _is_json(request: Request) -> bool:

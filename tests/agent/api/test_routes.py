@@ -10,11 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 from tests.support.hostile_sql import ENDLESS
 from tests.support.shared_data import shared
+from tests.support.tokens import access_of
 from tests.support.trace_databases import database
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
-from ingero.agent.api.server import node_access
 from ingero.sim.samples import write_samples
 from ingero.storage.trace.database import TraceDb
 from ingero.storage.trace.node_view import NodeView
@@ -37,7 +37,7 @@ def client(
     path: Path, now_ns: int = LATER_NS, address: str = "localhost", **guard: object
 ) -> TestClient:
     app = NodeApi(view=NodeView(path), now_ns=lambda: now_ns).app()
-    options = {"node": "n1", "access": node_access(None), "hosts": None, **guard}
+    options = {"node": "n1", "access": access_of(None), "hosts": None, **guard}
     return TestClient(NodeGuard(app, **options), base_url=f"http://{address}")
 
 
@@ -175,7 +175,7 @@ def test_operations_of_one_process_and_of_many_events(
 
 
 def test_token_is_wanted_for_the_api_and_not_for_the_page(tmp_path: Path) -> None:
-    node = client(database(tmp_path / "a.db"), access=node_access("s3cret"))
+    node = client(database(tmp_path / "a.db"), access=access_of("s3cret"))
     assert node.get("/").status_code == 200
     answers = [
         node.get("/api/v1/overview", headers=h)
@@ -300,9 +300,7 @@ async def test_a_question_ends_when_whoever_asked_it_leaves(tmp_path: Path) -> N
         sql_slots=asyncio.Semaphore(1),
         query_timeout_s=10 * PATIENCE_S,
     )
-    listener = HttpListener(
-        NodeGuard(api.app(), "n1", node_access(None), None), bind("127.0.0.1:0")
-    )
+    listener = HttpListener(NodeGuard(api.app(), "n1", access_of(None), None), bind("127.0.0.1:0"))
     await listener.start()
     try:
         host, port = listener.address.rsplit(":", 1)

@@ -96,7 +96,7 @@ async def test_tls_and_token_over_http_and_grpc(tmp_path: Path) -> None:
     server.private_key_pem.write_to_path(paths["key"])
     client.cert_chain_pems[0].write_to_path(paths["agent.crt"])
     client.private_key_pem.write_to_path(paths["agent.key"])
-    paths["token"].write_text("secret-token")
+    paths["token"].write_text("a-secret-token-0123")
     for name in ("key", "agent.key", "token"):
         paths[name].chmod(0o600)
     listener = {

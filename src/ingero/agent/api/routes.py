@@ -43,7 +43,7 @@ from ingero.errors import (
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.access import Access, Denied
-from ingero.transport.bearer import CHALLENGE_HEADER, INVALID_CHALLENGE
+from ingero.transport.bearer import CHALLENGE_HEADER, INVALID_CHALLENGE, TokenScope
 from ingero.transport.bounded import read_request_body
 from ingero.transport.browsers import (
     FOREIGN_ORIGIN,
@@ -211,7 +211,9 @@ class NodeGuard:
         if not scope["path"].startswith(api_paths.NODE_ROOT):
             return None
         client = scope["client"]
-        admitted = self.access.check(headers.get(b"authorization"), client[0] if client else None)
+        admitted = self.access.check(
+            headers.get(b"authorization"), client[0] if client else None, TokenScope.READ
+        )
         return _denied(admitted) if isinstance(admitted, Denied) else None
 
     def _is_ours(self, host: str, scope: Scope) -> bool:
@@ -261,9 +263,9 @@ def _pid(request: Request) -> int | None:
 
 def _denied(denied: Denied) -> Response:
     reply = _error(denied.status, denied.message)
-    if denied.retry_after_s is None:
+    if denied.status == 401:
         reply.headers[CHALLENGE_HEADER] = INVALID_CHALLENGE
-    else:
+    if denied.retry_after_s is not None:
         reply.headers["Retry-After"] = str(denied.retry_after_s)
     return reply
 

@@ -14,7 +14,7 @@ from ingero.errors import AuthError
 from ingero.storage.caller import home
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.access import Access
-from ingero.transport.bearer import Key, token_digest
+from ingero.transport.bearer import Key
 from ingero.transport.certificates import (
     KeptTls,
     kept_certificate,
@@ -46,7 +46,7 @@ class DashboardSettings:
     tls: ServerTls | None = None
     client_ca: Path | None = None
     plaintext: bool = False
-    token: str | None = None
+    keys: tuple[Key, ...] | None = None  # None admits everybody
     host_names: tuple[str, ...] = ()
     gpu: GpuInfo | None = None
 
@@ -80,7 +80,7 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
     """Start to serve. Raises before anything is served when the settings would be unsafe."""
     host, _ = parse_address(settings.address)
     if settings.plaintext and not is_loopback(settings.address):
-        token = ", and the token with it" if settings.token else ""
+        token = ", and the token with it" if settings.keys else ""
         raise AuthError(
             f"--no-tls on {settings.address} would send traces in plaintext{token}; "
             "bind 127.0.0.1 or use TLS"
@@ -95,13 +95,8 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
         *(names_in(tls.cert) if tls else ()),
     ]
     api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
-    guarded = NodeGuard(api, settings.node, node_access(settings.token), names)
+    guarded = NodeGuard(api, settings.node, Access(settings.keys), names)
     return await _serve(guarded, bound, context, tls)
-
-
-def node_access(token: str | None) -> Access:
-    """Return who may ask this node: bearers of its token, or everybody."""
-    return Access([Key("default", token_digest(token))] if token else None)
 
 
 async def start_app(app: Any, address: str) -> Serving:

@@ -17,7 +17,7 @@ from ingero.contract.node_api import GpuInfo
 from ingero.errors import AuthError, IngeroError, Unavailable
 from ingero.storage.trace.reading import reading
 from ingero.storage.trace.rows import read_nodes
-from ingero.transport.bearer import token_from
+from ingero.transport.bearer import keys_from
 from ingero.transport.tls import ServerTls, is_loopback
 
 TOKEN_VARIABLE = "INGERO_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable, not a token
@@ -88,6 +88,7 @@ def command(
         raise click.UsageError("--no-tls and certificates exclude each other; remove one")
     path = trace_database(db)
     tls = ServerTls(cert=tls_cert, key=tls_key) if tls_cert and tls_key else None
+    keys = keys_from(token_file, TOKEN_VARIABLE)
     settings = DashboardSettings(
         address=addr,
         db=path,
@@ -95,7 +96,7 @@ def command(
         tls=tls,
         client_ca=client_ca,
         plaintext=no_tls,
-        token=token_from(token_file, TOKEN_VARIABLE),
+        keys=None if keys is None else tuple(keys),
         host_names=host_names,
         gpu=_gpu(),
     )
@@ -109,7 +110,7 @@ async def _serve(settings: DashboardSettings) -> None:
         print(f"certificate fingerprint {serving.fingerprint}", flush=True)
     if serving.notice:
         print(serving.notice, file=sys.stderr, flush=True)
-    if not is_loopback(settings.address) and not settings.token and settings.client_ca is None:
+    if not is_loopback(settings.address) and not settings.keys and settings.client_ca is None:
         print(
             "WARNING: anybody who can connect to this port can read the trace; require a token "
             "with --token-file or client certificates with --client-ca",

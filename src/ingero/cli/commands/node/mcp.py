@@ -20,7 +20,13 @@ from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError
 from ingero.storage.caller import home
 from ingero.transport.access import Access, Denied
-from ingero.transport.bearer import CHALLENGE_HEADER, INVALID_CHALLENGE, token_from
+from ingero.transport.bearer import (
+    CHALLENGE_HEADER,
+    INVALID_CHALLENGE,
+    TokenScope,
+    keys_from,
+    token_from,
+)
 from ingero.transport.fanout.nodes import FanoutPolicy, client_tls, distinct
 from ingero.transport.tools.tool import by_name, call, parse_pairs
 
@@ -84,7 +90,7 @@ def _server(db: Path, *, is_local: bool) -> Any:
     from ingero.transport.tools.mcp import McpPrompt, McpSurface
 
     context = agent_context(
-        db, may_page=is_local or token_from(None, MCP_TOKEN_VARIABLE) is not None
+        db, is_trusted=is_local or token_from(None, MCP_TOKEN_VARIABLE) is not None
     )
     return McpSurface(
         name="ingero",
@@ -96,14 +102,14 @@ def _server(db: Path, *, is_local: bool) -> Any:
 
 
 async def _serve_http(server: Any, address: str) -> None:
-    from ingero.agent.api.server import node_access, serve_until_signal, start_app
+    from ingero.agent.api.server import serve_until_signal, start_app
     from ingero.transport.tools.mcp import HttpMcp
 
-    token = token_from(None, MCP_TOKEN_VARIABLE)
+    keys = keys_from(None, MCP_TOKEN_VARIABLE)
     mcp = HttpMcp(server)
     await mcp.start()
     try:
-        serving = await start_app(_guarded(mcp.handle, node_access(token)), address)
+        serving = await start_app(_guarded(mcp.handle, Access(keys)), address)
         print(
             f"MCP at {serving.url}/mcp\ncertificate fingerprint {serving.fingerprint}",
             file=sys.stderr,
@@ -111,7 +117,7 @@ async def _serve_http(server: Any, address: str) -> None:
         )
         if serving.notice:
             print(serving.notice, file=sys.stderr, flush=True)
-        if not token:
+        if not keys:
             print(
                 f"WARNING: anybody who can connect to this port may ask; set ${MCP_TOKEN_VARIABLE}",
                 file=sys.stderr,
@@ -135,7 +141,7 @@ def _guarded(handle: Any, access: Access) -> Any:
             return
         client, headers = scope["client"], dict(scope["headers"])
         presented = headers.get(b"authorization", b"").decode("latin-1")
-        admitted = access.check(presented, client[0] if client else None)
+        admitted = access.check(presented, client[0] if client else None, TokenScope.READ)
         if not isinstance(admitted, Denied):
             await handle(scope, receive, send)
         elif admitted.retry_after_s is None:
@@ -157,13 +163,17 @@ async def _send_text(
     await send({"type": "http.response.body", "body": body})
 
 
-def agent_context(db: Path, *, may_page: bool) -> AgentContext:
-    """Return what the tools work with, from this machine's configuration."""
+def agent_context(db: Path, *, is_trusted: bool) -> AgentContext:
+    """Return what the tools work with, from this machine's configuration.
+
+    A caller without a token over HTTP is not trusted.
+    """
     fleet = load_ingero().fleet
     policy = FanoutPolicy(
         tls=client_tls(fleet.ca_cert, fleet.client_cert, fleet.client_key),
         trusted=fleet.trusted,
-        token=token_from(fleet.token_file, FLEET_TOKEN_VARIABLE),
+        # a stranger who asks this node must not ask the others with its token
+        token=token_from(fleet.token_file, FLEET_TOKEN_VARIABLE) if is_trusted else None,
     )
     report = Path("logs/test-report.json")
     return AgentContext(
@@ -171,7 +181,7 @@ def agent_context(db: Path, *, may_page: bool) -> AgentContext:
         nodes=tuple(distinct(fleet.nodes)),
         policy=policy,
         play_scenario=_play,
-        may_page=may_page,
+        may_page=is_trusted,
         pagerduty_key=pagerduty_key,
         report=report if report.exists() else home() / ".ingero" / "test-report.json",
     )
@@ -205,7 +215,7 @@ def ask(name: str | None, pairs: tuple[str, ...], db: Path | None, as_json: bool
             ("tool", "answers"), {tool.name: tool.summary for tool in AGENT_TOOLS}, as_json
         )
         return 0
-    context = agent_context(trace_database(db), may_page=True)
+    context = agent_context(trace_database(db), is_trusted=True)
     answer = asyncio.run(call(by_name(AGENT_TOOLS, name), context, parse_pairs(pairs), lax=True))
     assert isinstance(answer, ToolAnswer)
     if as_json:

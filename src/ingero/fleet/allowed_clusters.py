@@ -1,0 +1,58 @@
+"""The clusters that a token may push to, compared with those that a request names."""
+
+from ingero.contract.names import CLUSTER_ID, DEFAULT_CLUSTER
+from ingero.contract.otlp.body import decode
+from ingero.contract.otlp.rows import resource_context
+from ingero.contract.otlp.values import (
+    LogsRequest,
+    MetricsRequest,
+    Resource,
+    TracesRequest,
+    plain_attributes,
+)
+from ingero.errors import MalformedPush, TooLarge
+from ingero.transport.bearer import Key
+from ingero.transport.otlp.server_http import Inbound, Reply
+
+
+def not_allowed(cluster: str | None) -> str:
+    """Return why a token is not valid for a cluster, or for all of them."""
+    return f"this token is not valid for {f'cluster {cluster!r}' if cluster else 'all clusters'}"
+
+
+def refused_cluster(sender: Key, inbound: Inbound) -> Reply | None:
+    """Return the refusal of a request that names a cluster outside `allowed_clusters`.
+
+    The cluster of the request wins in Fleet, but exporters pass the body on as it is.
+    """
+    if sender.clusters is None:
+        return None
+    try:
+        request = decode(inbound.kind, inbound.body, inbound.encoding)
+        named = [_cluster_in(resource) for resource in _resources(request)]
+    except MalformedPush as error:
+        return Reply(400, message=str(error))
+    except TooLarge as error:
+        return Reply(413, message=str(error))
+    cluster = inbound.cluster
+    for name in (cluster, *(each or cluster or DEFAULT_CLUSTER for each in named)):
+        if name is not None and name not in sender.clusters:
+            return Reply(403, message=not_allowed(name))
+    return None
+
+
+def _resources(request: MetricsRequest | TracesRequest | LogsRequest) -> list[Resource | None]:
+    if isinstance(request, MetricsRequest):
+        return [each.resource for each in request.resource_metrics]
+    if isinstance(request, TracesRequest):
+        return [each.resource for each in request.resource_spans]
+    return [each.resource for each in request.resource_logs]
+
+
+def _cluster_in(resource: Resource | None) -> str | None:
+    """Return the cluster that a resource names, under any of the names that Echo reads."""
+    explicit = plain_attributes(resource.attributes if resource else ()).get(CLUSTER_ID)
+    if explicit:
+        return str(explicit)
+    found = resource_context(resource).cluster_id
+    return None if found == DEFAULT_CLUSTER else found
