@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ingero.errors import AuthError
@@ -161,3 +162,29 @@ def test_v12_loopback(address: str) -> None:
 )
 def test_v12b_not_loopback(address: str) -> None:
     assert not is_loopback(address)
+
+
+def test_a_kept_certificate_is_no_authority_and_earlier_ones_are_replaced(tmp_path: Path) -> None:
+    kept = kept_certificate(tmp_path, ["localhost"])
+    certificate = x509.load_pem_x509_certificate(kept.cert.read_bytes())
+    constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
+    assert (constraints.ca, usage.key_cert_sign) == (False, False)
+    key = serialization.load_pem_private_key(kept.key.read_bytes(), None)
+    earlier = (
+        x509.CertificateBuilder()
+        .subject_name(certificate.subject)
+        .issuer_name(certificate.subject)
+        .public_key(certificate.public_key())
+        .serial_number(1)
+        .not_valid_before(certificate.not_valid_before_utc)
+        .not_valid_after(certificate.not_valid_after_utc)
+        .add_extension(
+            certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value, False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    kept.cert.write_bytes(earlier.public_bytes(serialization.Encoding.PEM))
+    assert kept_certificate(tmp_path, ["localhost"]).replaced is not None
+    assert kept_certificate(tmp_path, ["localhost"]).replaced is None

@@ -37,6 +37,7 @@ from ingero.transport.admission import Admission
 from ingero.transport.bearer import AUTHORIZATION, Key, TokenScope
 from ingero.transport.browsers import BrowserGuard
 from ingero.transport.certificates import kept_certificate, local_names
+from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.http import HttpListener, denied_response, error_response, json_response
 from ingero.transport.listen import bind, parse_address
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
@@ -45,6 +46,9 @@ from ingero.transport.tls import ServerTls, is_loopback, renew_context, server_c
 
 STATS_TIMEOUT_S = 2.0
 MAX_GRPC_CALLS = 128
+PLAINTEXT_METRICS = (
+    "this listener has no TLS for a token; /metrics of mcp_addr has the same metrics"
+)
 SWITCH_INTERVAL_S = (
     0.0005  # otherwise the journal thread could wait 5 ms for the event loop to release the GIL
 )
@@ -187,6 +191,8 @@ class EchoService:
         return json_response(body, 503 if problem else 200)
 
     async def _metrics(self, request: Request) -> Response:
+        if self._context is not None and not is_loopback(self.config.health_addr):
+            return error_response(PLAINTEXT_METRICS, HTTPStatus.FORBIDDEN)
         address = request.client.host if request.client else None
         key = self.access.check(request.headers.get(AUTHORIZATION), address, TokenScope.READ)
         if isinstance(key, Denied):
@@ -250,6 +256,7 @@ class EchoService:
 async def serve(config: EchoConfig, on_started: Callable[[EchoService], None]) -> None:
     """Run until SIGTERM or SIGINT; SIGHUP reloads."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raise_file_limit()
     service = EchoService(config)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -35,6 +35,7 @@ from ingero.fleet.silences import Silences
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
+from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.otlp.server_http import push_protocol
 
 TICK_S = 1.0
@@ -268,6 +269,7 @@ def check_files(config: FleetConfig) -> None:
 
 async def serve(config: FleetConfig, on_started: Callable[[FleetService], None]) -> None:
     """Run until SIGTERM or SIGINT; reload on SIGHUP."""
+    raise_file_limit()
     service = FleetService(config)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -40,9 +40,10 @@ def kept_certificate(
 ) -> KeptTls:
     """Return a self-signed P-256 certificate in `directory`, created or renewed where needed.
 
-    It is renewed before it expires, and when a name is missing. `addresses` of interfaces change: a
-    new certificate gets all of them, and a present one is kept if it holds at least one. Names of
-    the last certificate stay; otherwise two services of one machine would keep replacing it.
+    It is renewed before it expires, when a name is missing, and where it is an authority.
+    `addresses` of interfaces change: a new certificate gets all of them, and a present one is kept
+    if it holds at least one. Names of the last certificate stay; otherwise two services of one
+    machine would keep replacing it.
     """
     cert, key = directory / KEPT_CERTIFICATE, directory / KEPT_KEY
     now = now or datetime.datetime.now(datetime.UTC)
@@ -81,8 +82,8 @@ def self_signed(
         .add_extension(
             x509.SubjectAlternativeName([_alternative_name(name) for name in names]), critical=False
         )
-        # clients trust the certificate itself as an authority
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        # clients that trust this certificate trust nothing that its key signs
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
@@ -151,7 +152,7 @@ def _alternative_name(name: str) -> x509.GeneralName:
 
 def _key_usage() -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=True, key_cert_sign=True, content_commitment=False,
+        digital_signature=True, key_cert_sign=False, content_commitment=False,
         key_encipherment=False, data_encipherment=False, key_agreement=False,
         crl_sign=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
@@ -169,6 +170,8 @@ def _still_good(
         return False
     if own_key != certificate.public_key():
         return False  # the machine stopped between writing the one and the other
+    if _is_authority(certificate):
+        return False  # as certificates were made before
     renew_at = certificate.not_valid_after_utc - datetime.timedelta(days=RENEW_BEFORE_DAYS)
     held = set(names_in(cert))
     return (
@@ -176,6 +179,13 @@ def _still_good(
         and held.issuperset(names)
         and (not addresses or not held.isdisjoint(addresses))
     )
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
 
 
 @contextlib.contextmanager

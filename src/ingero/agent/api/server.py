@@ -22,6 +22,7 @@ from ingero.transport.certificates import (
     machine_addresses,
     names_in,
 )
+from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import EVERYWHERE, bind, parse_address
 from ingero.transport.tls import (
@@ -127,6 +128,7 @@ async def _serve(
 
 async def serve_until_signal(serving: Serving) -> None:
     """Serve until SIGINT or SIGTERM, then let running requests finish."""
+    raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

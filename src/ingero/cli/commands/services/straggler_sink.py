@@ -15,6 +15,7 @@ from ingero.cli.show.logs import set_up_logging
 from ingero.config.merge import merged
 from ingero.contract.straggler import SOCKET_NAME
 from ingero.sink import Sink, SinkSettings, follow_socket, sink_app
+from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
 from ingero.transport.tls import is_loopback
@@ -50,6 +51,7 @@ def command(listen: str, log_level: str, **flags: Any) -> None:
 
 
 async def _serve(sink: Sink, listen: str) -> None:
+    raise_file_limit()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
