@@ -10,13 +10,21 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, BinaryIO, Final
 
-from ingero.errors import ForeignFile, StoreError
+from ingero.errors import ForeignFile, StoreError, TooLarge
 
 PRIVATE = 0o600  # read and written by its owner only
 FileId = tuple[int, int, int, int, int]
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_KINDS: Final = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a link"),
+)
 
 
 def replace_file(path: Path, data: bytes, new_mode: int = PRIVATE) -> None:
@@ -92,10 +100,25 @@ def open_regular(path: str, *, follow: bool = False) -> tuple[int, os.stat_resul
     """
     before = os.stat(path, follow_symlinks=follow)  # noqa: PTH116 - one call per file of a job
     if not stat.S_ISREG(before.st_mode):
-        raise ForeignFile(f"{path}: not a regular file")
+        kind = next((words for is_kind, words in _KINDS if is_kind(before.st_mode)), "unknown")
+        raise ForeignFile(f"{path}: not a regular file, but {kind}")
     descriptor = os.open(path, _READ | (0 if follow else os.O_NOFOLLOW))
     status = os.fstat(descriptor)
     if (status.st_dev, status.st_ino) != (before.st_dev, before.st_ino):
         os.close(descriptor)
         raise ForeignFile(f"{path}: replaced while it was opened")
     return descriptor, status
+
+
+def regular_stream(path: Path) -> BinaryIO:
+    """Open a regular file, or a link to one, as a stream; raises ForeignFile and OSError."""
+    return os.fdopen(open_regular(str(path), follow=True)[0], "rb")
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a regular file; raise TooLarge when it has more than `max_bytes`."""
+    with regular_stream(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise TooLarge(f"{path}: {size} bytes, at most {max_bytes}")
+        return file.read(size)

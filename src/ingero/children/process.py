@@ -12,8 +12,11 @@ STOP_TIMEOUT_S: Final = 30.0
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module with the Python of this process."""
-    return [sys.executable, "-m", module, *arguments]
+    """The command line that runs a module with the Python of this process.
+
+    With -P, a module in the working folder, which may be a stranger's, is not imported.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def start_child(

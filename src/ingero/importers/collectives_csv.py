@@ -15,23 +15,32 @@ from ingero.contract.collective import (
 from ingero.errors import MalformedInput
 
 REQUIRED = ("comm_hash", "seq", "op", "rank", "nranks", "enqueue_ns", "gpu_start_ns", "gpu_stop_ns")
+MAX_COLUMNS = 1000
 
 
 def read_csv(path: Path, text: str) -> list[CollectiveRecord]:
     """Return all records; raise MalformedInput with the number of the first bad line."""
     reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
+    try:
+        header = reader.fieldnames or ()
+    except csv.Error as error:
+        raise MalformedInput(f"{path}: its first line cannot be read: {error}") from error
+    if len(header) > MAX_COLUMNS:
+        raise MalformedInput(f"{path}: {len(header)} columns, at most {MAX_COLUMNS}")
+    missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise MalformedInput(
             f"{path}: column {missing[0]!r} is missing; records have {', '.join(REQUIRED)}"
         )
-    records = []
-    for row in reader:
+    records: list[CollectiveRecord] = []
+    while True:
         try:
+            row = next(reader, None)
+            if row is None:
+                return records
             records.append(checked(_record(row)))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, csv.Error) as error:
             raise MalformedInput(f"{path}, line {reader.line_num}: {error}") from error
-    return records
 
 
 def _whole(row: dict[str, str], name: str) -> int:

@@ -1,23 +1,26 @@
 """Recognise trace files by their content and read files and folders into one set of inputs."""
 
 import json
+import os
 import re
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ingero.contract.collective import CollectiveRecord, CollectiveSource
+from ingero.contract.collective import MAX_RANKS, CollectiveRecord, CollectiveSource
 from ingero.core.blame.step_trace import StepTrace
 from ingero.core.blame.wait_graph import ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
+from ingero.files import read_regular, regular_stream
 from ingero.importers.collectives_csv import read_csv
 from ingero.importers.flight_recorder import read_dump
+from ingero.importers.gzip_file import unpack
 from ingero.importers.inspector import read_inspector
 from ingero.importers.kineto import read_kineto
 from ingero.importers.nccl_ring import RING_MAGIC, read_ring_records
 from ingero.importers.steps import read_steps
 
+MAX_MESSAGE = 1000
 _JOB_FACT = re.compile(rb"^(world_size|tp_size|trial_name):", re.MULTILINE)
 
 
@@ -54,7 +57,9 @@ class Inputs:
     folders: dict[tuple[CollectiveSource, int | None], Path] = field(default_factory=dict)
 
     def widen(self, world: int | None) -> None:
-        """Note that the job has at least `world` ranks."""
+        """Note that the job has at least `world` ranks; each of them costs memory."""
+        if world is not None and not 0 <= world <= MAX_RANKS:
+            raise MalformedInput(f"a job of {world} ranks; at most {MAX_RANKS} are possible")
         self.world = max(self.world or 0, world or 0) or None
 
     def add_dump(self, path: Path, data: bytes) -> None:
@@ -85,22 +90,33 @@ class Inputs:
             self.inexact.add(source)
 
 
-def load(paths: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Inputs:
-    """Read everything usable in these files and folders.
+def load(
+    paths: Sequence[Path],
+    limits: ReadLimits = DEFAULT_LIMITS,
+    on_file: Callable[[Path], None] = lambda path: None,
+) -> Inputs:
+    """Read everything usable in these files and folders; `on_file` is told before each.
 
     A bad file among good ones is listed in `problems`; without a good one, ForeignFile is raised.
     """
     inputs = Inputs()
-    for path, asked_for in _files(paths, limits.files):
+    for path, asked_for in find_files(paths, limits.files):
+        on_file(path)
         try:
             kind = _read(path, inputs, limits)
         except SeveralJobs:
             raise
         except IngeroError as error:
-            inputs.problems.append(str(error))
+            inputs.problems.append(_named(path, str(error)))
+            continue
+        except OSError as error:
+            inputs.problems.append(f"{path}: cannot be read: {error.strerror}")
             continue
         except RecursionError:
             inputs.problems.append(f"{path}: nested too deeply to be a recording")
+            continue
+        except MemoryError:
+            inputs.problems.append(f"{path}: needs more memory than a file of its size should")
             continue
         if kind:
             inputs.used.append((path, kind))
@@ -109,7 +125,7 @@ def load(paths: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Inputs:
         else:
             inputs.ignored.append(path)
     _apply_world(inputs)
-    if not any((inputs.records, inputs.steps, inputs.progress)):
+    if not any((*inputs.records.values(), inputs.steps, inputs.progress)):
         where = ", ".join(str(p) for p in paths)
         detail = (
             "; ".join(inputs.problems[:3]) or f"none of {len(inputs.ignored)} files was recognised"
@@ -118,60 +134,63 @@ def load(paths: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Inputs:
     return inputs
 
 
-def _files(paths: Sequence[Path], limit: int) -> list[tuple[Path, bool]]:
+def _named(path: Path, message: str) -> str:
+    """Return a message that names the file; a part of it may be a long text of the file."""
+    named = message if str(path) in message else f"{path}: {message}"
+    return named if len(named) <= MAX_MESSAGE else f"{named[:MAX_MESSAGE]}…"
+
+
+def find_files(paths: Sequence[Path], limit: int) -> list[tuple[Path, bool]]:
+    """Return files, and the regular files in folders; True for those that were asked for."""
     found: list[tuple[Path, bool]] = []
     for path in paths:
         if path.is_dir():
-            found += [(p, False) for p in sorted(path.rglob("*")) if p.is_file()]
+            for inner in _files_below(path):
+                found.append((inner, False))
+                _refuse_more(path, len(found), limit)
         elif path.exists():
             found.append((path, True))
+            _refuse_more(path, len(found), limit)
         else:
             raise MalformedInput(f"{path}: no such file or folder")
-        if len(found) > limit:
-            raise TooLarge(f"{path}: more than {limit} files; name those that matter")
     return found
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for where, folders, files in os.walk(folder):
+        folders.sort()
+        yield from (path for name in sorted(files) if (path := Path(where, name)).is_file())
+
+
+def _refuse_more(path: Path, count: int, limit: int) -> None:
+    if count > limit:
+        raise TooLarge(f"{path}: more than {limit} files; name those that matter")
 
 
 def _read(path: Path, inputs: Inputs, limits: ReadLimits = DEFAULT_LIMITS) -> str | None:
     """Read one file into `inputs`; return its kind in words, or None when it is unknown."""
-    size = path.stat().st_size
-    if size > limits.file_bytes:
-        raise TooLarge(f"{path}: {size} bytes, at most {limits.file_bytes}")
-    with path.open("rb") as file:
+    with regular_stream(path) as file:
         head = file.read(16)
     if head.startswith(b"PAR1"):
         inputs.steps.append((path, read_steps(path)))
         return "step trace"
     if head.startswith(RING_MAGIC):
-        records, world, lost = read_ring_records(path)
-        inputs.add(path, CollectiveSource.PLUGIN, records, exact=True)
-        inputs.widen(world)
-        inputs.problems += lost
-        return "NCCL plugin ring"
-    data = path.read_bytes()
+        return _ring(path, inputs)
+    data = read_regular(path, limits.file_bytes)
     if head.startswith(b"\x1f\x8b"):
-        data = _unpack(path, data, limits.unpacked_bytes)
+        data = unpack(path, data, limits.unpacked_bytes)
     for looks_like, read in _KINDS:
         if looks_like(data):
             return read(path, data, inputs)
     return None
 
 
-def _unpack(path: Path, data: bytes, limit: int) -> bytes:
-    """Return all members of a gzip file, of at most `limit` bytes."""
-    plain = b""
-    while data:
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        try:
-            plain += unpacker.decompress(data, limit - len(plain) + 1)
-        except zlib.error as error:
-            raise MalformedInput(f"{path}: broken gzip ({error})") from error
-        if len(plain) > limit:
-            raise TooLarge(f"{path}: unpacks to more than {limit} bytes")
-        if not unpacker.eof:
-            raise MalformedInput(f"{path}: the gzip stream ends early")
-        data = unpacker.unused_data
-    return plain
+def _ring(path: Path, inputs: Inputs) -> str:
+    records, world, lost = read_ring_records(path)
+    inputs.add(path, CollectiveSource.PLUGIN, records, exact=True)
+    inputs.widen(world)
+    inputs.problems += lost
+    return "NCCL plugin ring"
 
 
 def _is_json(data: bytes) -> bool:

@@ -1,21 +1,17 @@
 """Read PyTorch Flight Recorder dumps, pickled or JSON, of one rank each.
 
-Pickles are read by an unpickler that resolves no class and no global: a dump consists of plain
-containers, and everything else is refused. Versions 2.x differ in which fields are present; what a
-dump lacks stays unknown.
+A dump consists of plain containers, and everything else is refused. Versions 2.x differ in which
+fields are present; what a dump lacks stays unknown.
 """
 
-import ast
 import hashlib
-import io
 import json
 import math
-import pickle  # only through _PlainUnpickler, which resolves no global
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ingero.contract.collective import (
     DATATYPE_BYTES,
@@ -26,6 +22,7 @@ from ingero.contract.collective import (
 )
 from ingero.core.blame.wait_graph import Pending, ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, MalformedInput
+from ingero.importers.plain_pickle import load_plain
 
 MAX_ENTRIES = 2_000_000
 MAX_RANKS = 1 << 20
@@ -54,16 +51,6 @@ class FlightRecording:
     progress: RankProgress
     groups: dict[str, ProcessGroup]
     untimed: int
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise pickle.UnpicklingError(
-            f"it asks for {module_name}.{global_name}; dumps contain plain containers only"
-        )
-
-    def persistent_load(self, pid: object) -> NoReturn:
-        raise pickle.UnpicklingError("it refers to data outside the file")
 
 
 def read_dump(path: Path, data: bytes) -> FlightRecording:
@@ -102,25 +89,9 @@ def _decode(path: Path, data: bytes) -> Any:  # containers of unknown shape; rea
         except ValueError as error:
             raise MalformedInput(f"{path}: broken JSON ({error})") from error
     try:
-        return _PlainUnpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError) as error:
-        raise MalformedInput(
-            f"{path}: cannot be read as a dump: {error or 'it ends early'}"
-        ) from error
-    except _BROKEN_PICKLE as error:
-        raise MalformedInput(f"{path}: broken pickle ({type(error).__name__}: {error})") from error
-
-
-# What the unpickler raises on damaged input, beside UnpicklingError and EOFError.
-_BROKEN_PICKLE = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
-)
+        return load_plain(data)
+    except MalformedInput as error:
+        raise MalformedInput(f"{path}: cannot be read as a dump: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +187,7 @@ def _groups(config: object) -> dict[str, ProcessGroup]:
     for name, item in config.items():
         ranks = item.get("ranks", ()) if isinstance(item, dict) else ()
         if isinstance(ranks, str):
-            try:
-                ranks = ast.literal_eval(ranks) if ranks else ()
-            except (ValueError, SyntaxError):
-                ranks = ()
+            ranks = _listed(ranks)
         members = tuple(int(r) for r in ranks or ())
         if any(not 0 <= r < MAX_RANKS for r in members):
             raise ValueError(f"group {name} has a rank out of range")
@@ -227,6 +195,12 @@ def _groups(config: object) -> dict[str, ProcessGroup]:
             str(name), _text(item.get("desc", "")) if isinstance(item, dict) else "", members
         )
     return groups
+
+
+def _listed(text: str) -> list[str]:
+    """Return the numbers of a list such as `[0, 1]`; none when it holds anything else."""
+    numbers = [part.strip() for part in text.strip(" []()").split(",")]
+    return numbers if all(number.isdecimal() for number in numbers) else []
 
 
 def _key(group: ProcessGroup) -> str:

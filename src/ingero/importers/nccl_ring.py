@@ -13,6 +13,7 @@ from ingero.core.collectives.plugin_records import (
     to_records,
 )
 from ingero.errors import TooLarge
+from ingero.files import read_regular
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 RING_MAGIC = MAGIC.to_bytes(8, "little")
@@ -22,10 +23,11 @@ def read_ring(
     path: Path, node: str | None = None, max_bytes: int = MAX_FILE_BYTES
 ) -> tuple[Collectives, RingCopy]:
     """Return the collectives in a ring file, and the ring with its counters of losses."""
-    size = path.stat().st_size
-    if size > max_bytes:
-        raise TooLarge(f"{path}: not an NCCL ring file ({size} bytes; expected several megabytes)")
-    ring = decode_ring(path.read_bytes(), str(path))
+    try:
+        data = read_regular(path, max_bytes)
+    except TooLarge as error:
+        raise TooLarge(f"{error}: not an NCCL ring file, which has several megabytes") from None
+    ring = decode_ring(data, str(path))
     recorder = Recorder(ring.header.job, node, ring.header.global_rank)
     return to_collectives(ring.records, recorder, fit_gpu_clock(ring.records) or SAME_CLOCK), ring
 

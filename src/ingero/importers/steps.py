@@ -3,17 +3,22 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.contract.collective import MAX_RANKS
 from ingero.core.blame.step_trace import Node, StepTrace
 from ingero.errors import MalformedInput, TooLarge, Unavailable
+from ingero.files import regular_stream
 
 MAX_ROWS = 20_000_000
 # All workers run one schedule, so a table much larger than its rows has columns of another meaning.
 MAX_CELLS = 2 * MAX_ROWS
+MAX_OPTYPES = 10_000
+MAX_THRIFT = 16 << 20  # of a text or list in the description of a file
+OPTIONAL = ("mc", "gmc")
 REQUIRED = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id")
 
 Ints = NDArray[np.int64]
@@ -38,20 +43,6 @@ class _Columns:
 
 def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
     """Read the trace of one job; `world_size` counts GPUs where a worker is a group of them."""
-    table = _read_table(path)
-    missing = [name for name in REQUIRED if name not in table.column_names]
-    if missing:
-        raise MalformedInput(
-            f"{path}: column {missing[0]!r} is missing; a step trace has {', '.join(REQUIRED)}"
-        )
-    if table.num_rows > MAX_ROWS:
-        raise TooLarge(f"{path}: {table.num_rows} operations, at most {MAX_ROWS}; cut it by step")
-    if not table.num_rows:
-        raise MalformedInput(f"{path}: contains no operation")
-    return _assemble(path, _columns(path, table), world_size)
-
-
-def _read_table(path: Path) -> Any:  # pyarrow has no types
     try:
         import pyarrow  # noqa: PLC0415  # optional dependency
         import pyarrow.parquet  # noqa: PLC0415  # optional dependency
@@ -60,9 +51,38 @@ def _read_table(path: Path) -> Any:  # pyarrow has no types
             f"{path} is Parquet, which needs pyarrow: pip install 'ingero[echo]'"
         ) from error
     try:
-        return pyarrow.parquet.read_table(path)
+        with regular_stream(path) as file:
+            columns = _columns(path, _read_table(path, file))
     except (pyarrow.ArrowException, OSError) as error:
         raise MalformedInput(f"{path}: not a readable Parquet file ({error})") from error
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:
+        raise MalformedInput(f"{path}: a column holds values of another kind ({error})") from error
+    return _assemble(path, columns, world_size)
+
+
+def _read_table(path: Path, file: BinaryIO) -> Any:  # pyarrow has no types
+    """Return the columns of a step trace; sizes are checked before anything is unpacked."""
+    import pyarrow.parquet  # noqa: PLC0415  # optional dependency
+
+    parquet = pyarrow.parquet.ParquetFile(
+        file, thrift_string_size_limit=MAX_THRIFT, thrift_container_size_limit=MAX_THRIFT
+    )
+    names = parquet.schema_arrow.names
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        raise MalformedInput(
+            f"{path}: column {missing[0]!r} is missing; a step trace has {', '.join(REQUIRED)}"
+        )
+    rows = parquet.metadata.num_rows
+    if rows > MAX_ROWS:
+        raise TooLarge(f"{path}: {rows} operations, at most {MAX_ROWS}; cut it by step")
+    if rows <= 0:
+        raise MalformedInput(f"{path}: contains no operation")
+    wanted = [name for name in (*REQUIRED, *OPTIONAL) if name in names]
+    table = parquet.read(columns=wanted, use_threads=False)
+    if table.num_rows != rows or len(table.column_names) != len(wanted):
+        raise MalformedInput(f"{path}: its rows or columns are not those that it announces")
+    return table
 
 
 def _columns(path: Path, table: Any) -> _Columns:
@@ -102,16 +122,24 @@ def _seconds(path: Path, table: Any, name: str) -> NDArray[np.float64]:
 
 def _optypes(column: Any) -> tuple[Ints, list[str]]:
     """Return operation types as codes, and the label of each code."""
-    if hasattr(column, "dictionary"):
-        labels = [str(label) for label in column.dictionary.to_pylist()]
-        return column.indices.to_numpy(zero_copy_only=False).astype(np.int64), labels
-    names = np.array([str(name) for name in column.to_pylist()])
-    found, codes = np.unique(names, return_inverse=True)
-    return codes, [str(label) for label in found]
+    is_coded = hasattr(column, "dictionary")
+    coded = column if is_coded else column.dictionary_encode("encode")
+    if len(coded.dictionary) > MAX_OPTYPES:
+        raise ValueError(f"{len(coded.dictionary)} types of operation, at most {MAX_OPTYPES}")
+    if coded.indices.null_count:
+        raise ValueError(f"'optype' has {coded.indices.null_count} empty values")
+    labels = [str(label) for label in coded.dictionary.to_pylist()]
+    codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    if is_coded:
+        return codes, labels
+    in_order, place = np.unique(np.array(labels), return_inverse=True)
+    return place[codes], [str(label) for label in in_order]
 
 
 def _assemble(path: Path, columns: _Columns, world_size: int | None) -> StepTrace:
     """Turn rows into arrays over replica × step; incomplete steps are dropped and counted."""
+    if not 0 <= columns.rank.min() <= columns.rank.max() < MAX_RANKS:
+        raise MalformedInput(f"{path}: column 'rank' has a value out of range")
     replicas, replica = np.unique(columns.replica, return_inverse=True)
     stages, stage = np.unique(columns.stage, return_inverse=True)
     steps, step = np.unique(columns.step, return_inverse=True)

@@ -1,20 +1,19 @@
 """`ingero blame` and `ingero whatif`: who slows a recorded job down, and what a fix would save."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ingero.cli.params import AS_JSON, stacked
+from ingero.cli.recordings.ask import ask_blame
 from ingero.cli.show.table import print_json
-from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.core.blame.answer import Answer
 from ingero.core.cost import loss_per_hour
-from ingero.errors import ForeignFile, Unavailable
-from ingero.importers.ask import blame_inputs
-from ingero.importers.detect import Inputs, load
+from ingero.errors import Unavailable
+
+if TYPE_CHECKING:
+    from ingero.core.blame.answer import Answer
 
 DUMP_TIMEOUT_S = 15.0
 _PATHS = click.argument(
@@ -81,10 +80,9 @@ def blame(
 ) -> None:
     if not paths and not live:
         raise click.UsageError("name files or folders, or ask running processes with --live")
-    inputs = load_traces(paths) if paths else Inputs()
-    if live:
-        _ask_processes(inputs)
-    answer = blame_inputs(inputs)
+    dumps, problems = _ask_processes() if live else ([], [])
+    found = ask_blame(paths, wants_heat=picture is not None, dumps=dumps, problems=problems)
+    answer = found.answer
     price = find_rate(rate, provider, gpu_model)
     if picture is not None and answer.heat is not None:
         from ingero.cli.show.heatmap import write_picture
@@ -97,7 +95,9 @@ def blame(
         return
     from ingero.cli.show.blame import print_answer
 
-    print_answer(answer, price, _read_line(inputs), picture if answer.heat is not None else None)
+    print_answer(
+        answer, price, _read_line(found.kinds), picture if answer.heat is not None else None
+    )
 
 
 @click.command(
@@ -124,7 +124,7 @@ def whatif(
     provider: str | None,
     gpu_model: str | None,
 ) -> None:
-    answer = blame_inputs(load_traces(paths))
+    answer = ask_blame(paths).answer
     price = find_rate(rate, provider, gpu_model)
     if as_json:
         print_json({"step_time": answer.step_time_s, "fixes": fixes_json(answer, price)})
@@ -134,34 +134,8 @@ def whatif(
     print_fixes(answer, fixes_json(answer, price), price)
 
 
-def load_traces(paths: Sequence[Path]) -> Inputs:
-    """Load files and folders of any supported kind, trace databases included."""
-    databases = [path for path in paths if path.is_file() and _is_sqlite(path)]
-    others = [path for path in paths if path not in databases]
-    inputs = load(others) if others else Inputs()
-    for path in databases:
-        from ingero.storage.trace.collectives import read_collectives
-
-        by_source: dict[CollectiveSource, list[CollectiveRecord]] = {}
-        for record in read_collectives(path):
-            by_source.setdefault(record.source, []).append(record)
-        for source, records in by_source.items():
-            inputs.add(path, source, records, exact=source is not CollectiveSource.FLIGHT_RECORDER)
-        inputs.used.append((path, "trace database"))
-    if databases and not inputs.records:
-        raise ForeignFile(
-            f"{databases[0]}: its table `collectives` is empty; `ingero import` fills it"
-        )
-    return inputs
-
-
-def _is_sqlite(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(16) == b"SQLite format 3\0"
-
-
-def _ask_processes(inputs: Inputs) -> None:
-    """Ask the PyTorch processes of this machine for dumps and add them to the inputs."""
+def _ask_processes() -> tuple[list[tuple[int, bytes]], list[str]]:
+    """Ask the PyTorch processes of this machine; return dumps by rank, and who gave none."""
     import asyncio
 
     from ingero.agent.processes.flight_recorder import DumpOutcome, find_targets, request_dumps
@@ -173,11 +147,13 @@ def _ask_processes(inputs: Inputs) -> None:
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE, "
             "TORCH_FR_BUFFER_SIZE and TORCH_NCCL_ENABLE_TIMING set (`ingero run --print-env`)"
         )
+    dumps, problems = [], []
     for reply in asyncio.run(request_dumps(targets, DUMP_TIMEOUT_S)):
         if reply.outcome is DumpOutcome.WRITTEN:
-            inputs.add_dump(Path(f"_dump_{reply.target.rank}"), reply.data)
+            dumps.append((reply.target.rank, reply.data))
         else:
-            inputs.problems.append(f"rank {reply.target.rank}: {reply.outcome}: {reply.detail}")
+            problems.append(f"rank {reply.target.rank}: {reply.outcome}: {reply.detail}")
+    return dumps, problems
 
 
 def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -> float | None:
@@ -189,7 +165,7 @@ def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -
     return load_rates().guess(provider, gpu_model)
 
 
-def answer_json(answer: Answer, price: float | None) -> dict[str, Any]:
+def answer_json(answer: "Answer", price: float | None) -> dict[str, Any]:
     """Return the answer with the documented keys."""
     return {
         "culprits": [
@@ -224,7 +200,7 @@ def answer_json(answer: Answer, price: float | None) -> dict[str, Any]:
     }
 
 
-def fixes_json(answer: Answer, price: float | None) -> list[dict[str, Any]]:
+def fixes_json(answer: "Answer", price: float | None) -> list[dict[str, Any]]:
     """Return one row per fix, largest saving first."""
     rows = []
     for fix in answer.fixes:
@@ -249,8 +225,5 @@ def _title(paths: tuple[Path, ...]) -> str:
     return name if len(paths) < 2 else f"{name} and {len(paths) - 1} more"
 
 
-def _read_line(inputs: Inputs) -> str:
-    kinds: dict[str, int] = {}
-    for _, kind in inputs.used:
-        kinds[kind] = kinds.get(kind, 0) + 1
+def _read_line(kinds: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in kinds.items())

@@ -10,7 +10,6 @@ import click
 from ingero.cli.params import AS_JSON
 from ingero.contract.collective import CollectiveRecord
 from ingero.errors import MalformedInput, Unavailable
-from ingero.importers.detect import Inputs
 
 PUSH_TIMEOUT_S = 30.0
 MAX_WAITS, MAX_WAIT_S = 10, 30.0
@@ -69,11 +68,11 @@ def command(
     insecure: bool,
     as_json: bool,
 ) -> None:
-    from ingero.cli.commands.blame import load_traces
+    from ingero.cli.recordings.ask import ask_records
     from ingero.cli.show.table import print_json
 
-    inputs = load_traces(paths)
-    records = _records(inputs, job)
+    found, problems = ask_records(paths)
+    records = _of_job(found, job)
     is_file = "://" not in target and (
         target.endswith((".db", ".sqlite")) or "/" in target or ":" not in target
     )
@@ -89,17 +88,14 @@ def command(
         )
         line = f"{added} records accepted by {target}"
     if as_json:
-        print_json(
-            {"records": len(records), "added": added, "to": target, "problems": inputs.problems}
-        )
+        print_json({"records": len(records), "added": added, "to": target, "problems": problems})
         return
     print(line)
-    for problem in inputs.problems:
+    for problem in problems:
         print(f"note: {problem}")
 
 
-def _records(inputs: Inputs, job: str | None) -> list[CollectiveRecord]:
-    records = [record for found in inputs.records.values() for record in found]
+def _of_job(records: list[CollectiveRecord], job: str | None) -> list[CollectiveRecord]:
     if not records:
         raise MalformedInput(
             "no timed collectives in these files; step traces and untimed dumps hold none"
