@@ -9,6 +9,7 @@ import sys
 import click
 
 from ingero.cli.command_list import COMMANDS
+from ingero.cli.show.safe_output import safe_output
 from ingero.cli.show.table import printable
 from ingero.errors import IngeroError
 
@@ -37,7 +38,8 @@ def run(args: list[str]) -> int:
 def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
     """Run a click command; every console script of ours does it this way."""
     try:
-        status = _run_in_context(command, args, prog_name)
+        with safe_output():
+            status = _run_in_context(command, args, prog_name)
         sys.stdout.flush()  # here, so that a closed pipe or a full disk is still handled
     except OSError as error:
         return output_lost(error, prog_name)

@@ -69,7 +69,7 @@ def command(
     as_json: bool,
 ) -> None:
     from ingero.cli.recordings.ask import ask_records
-    from ingero.cli.show.table import print_json
+    from ingero.cli.show.table import print_json, printable
 
     found, problems = ask_records(paths)
     records = _of_job(found, job)
@@ -92,7 +92,7 @@ def command(
         return
     print(line)
     for problem in problems:
-        print(f"note: {problem}")
+        print(f"note: {printable(problem)}")
 
 
 def _of_job(records: list[CollectiveRecord], job: str | None) -> list[CollectiveRecord]:

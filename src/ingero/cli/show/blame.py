@@ -1,5 +1,6 @@
 """The answer of `ingero blame` on a terminal: who, then why, the cost and what to do."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ingero.cli.show.table import printable
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit
 
@@ -28,6 +30,7 @@ _NOBODY = {
 
 def print_answer(answer: Answer, price: float | None, read: str, picture: Path | None) -> None:
     """Print the whole answer for a reader."""
+    answer = _printable(answer)
     console = Console(soft_wrap=True, highlight=False)
     for culprit in answer.culprits:
         _print_culprit(console, culprit)
@@ -50,6 +53,32 @@ def print_answer(answer: Answer, price: float | None, read: str, picture: Path |
     console.print(Text(f"\nread: {read}; source: {answer.source}", style="dim"))
     if picture is not None:
         console.print(f"picture: {picture}", markup=False)
+
+
+def _printable(answer: Answer) -> Answer:
+    """Return the answer with printable texts; nodes and groups are named by the recorded job."""
+
+    def shown(text: str | None) -> str | None:
+        return None if text is None else printable(text)
+
+    return replace(
+        answer,
+        source=printable(answer.source),
+        not_sure=shown(answer.not_sure),
+        evidence=tuple(map(printable, answer.evidence)),
+        notes=tuple(map(printable, answer.notes)),
+        culprits=tuple(
+            replace(
+                culprit,
+                worker=printable(culprit.worker),
+                node=shown(culprit.node),
+                collective=shown(culprit.collective),
+                detail=printable(culprit.detail),
+                next_step=printable(culprit.next_step),
+            )
+            for culprit in answer.culprits
+        ),
+    )
 
 
 def _nobody(answer: Answer) -> str:
@@ -113,6 +142,7 @@ def _print_costs(console: Console, answer: Answer, price: float | None) -> None:
 
 def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None) -> None:
     """Print the what-if table."""
+    answer = _printable(answer)
     console = Console(soft_wrap=True, highlight=False)
     if answer.step_time_s is None or not rows:
         why = (
@@ -130,7 +160,7 @@ def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None)
     for row in rows:
         dollars = "–" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:,.2f}"
         table.add_row(
-            row["fix"],
+            Text(printable(row["fix"])),
             _time(row["step_time"]),
             _time(row["saved"]),
             f"{row['saved_share']:.1%}",

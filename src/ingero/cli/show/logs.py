@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from ingero.cli.show.safe_output import visible_json
+from ingero.cli.show.table import printable
 from ingero.errors import ConfigError
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -21,14 +23,23 @@ class FieldFormatter(logging.Formatter):
             f"{key}={_value(value)}" for key, value in vars(record).items() if key not in _PLAIN
         )
         line = " ".join(
-            [f"{at}.{int(record.msecs):03d}Z", record.levelname, record.getMessage(), *fields]
+            [
+                f"{at}.{int(record.msecs):03d}Z",
+                record.levelname,
+                printable(record.getMessage()),
+                *fields,
+            ]
         )
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        # Indented, so that no line of an error can pass for an event.
+        trace = self.formatException(record.exc_info).splitlines() if record.exc_info else []
+        return "\n  ".join([line, *map(printable, trace)])
 
 
 def _value(value: object) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)
-    return text if text and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)
+    if text and text.isprintable() and not set(text) & set(' "='):
+        return text
+    return visible_json(json.dumps(text))
 
 
 def set_up_logging(level: str = "info", file: Path | None = None) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from unicodedata import combining, east_asian_width
 
+from ingero.cli.show.safe_output import escaped, visible_json
+
 _SEVERITY_COLOURS = {"HIGH": "31;1", "CRITICAL": "31;1", "MEDIUM": "33", "LOW": "36"}
 
 
@@ -16,9 +18,7 @@ def printable(value: object) -> str:
         return ""
     text = _number(value) if isinstance(value, float) else str(value)
     return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+        text if text.isprintable() else "".join(c if c.isprintable() else escaped(c) for c in text)
     )
 
 
@@ -53,7 +53,7 @@ def aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def print_json(value: Any) -> None:
     """Print one indented JSON document."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_summaries(heads: tuple[str, str], summaries: Mapping[str, str], as_json: bool) -> None:
