@@ -1,6 +1,7 @@
 """Recorded inputs give the same verdicts byte for byte, with reasons for all other ranks."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,32 @@ def test_a_damaged_recording_is_reported_with_file_and_byte(tmp_path: Path) -> N
         ForeignFile, match=r"inputs-00000001\.rec is damaged at byte 13: .*; move it away"
     ):
         list(read_inputs(tmp_path))
+
+
+def test_pipes_and_devices_in_place_of_a_recording_are_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "inputs-00000001.rec")
+    (tmp_path / "zero").mkdir()
+    (tmp_path / "zero" / "inputs-00000001.rec").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        assert run(["replay", str(tmp_path / name)]) == 1
+        assert f"{name}/inputs-00000001.rec: not a regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [(VERDICT, b"{}", "a recorded verdict of c"), (PUSH, b"\xff\xff", "not an OTLP"),
+     (VERDICT, b"[" * 100_000, "a recorded verdict of c")],
+)  # fmt: skip
+def test_damaged_frames_are_reported_with_their_folder(
+    kind: str, body: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = InputLog(tmp_path)
+    log.write(kind, START_S, "c", body)
+    log.close()
+    assert run(["replay", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path) in line
+    assert reason in line

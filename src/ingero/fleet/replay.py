@@ -10,6 +10,7 @@ from ingero.contract.otlp.codec import decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict
 from ingero.core.verdict.engine import PeerReason
+from ingero.errors import ForeignFile
 from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, RATES, TICK, VERDICT, read_inputs
 
@@ -80,4 +81,7 @@ def _compare(
             result.verdicts[index] = replace(result.verdicts[index], is_same=True)
             del pending[place]
             return
-    result.missing.append(msgspec.json.decode(recorded, type=Verdict))
+    try:
+        result.missing.append(msgspec.json.decode(recorded, type=Verdict))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ForeignFile(f"a recorded verdict of {cluster} is damaged: {error}") from None

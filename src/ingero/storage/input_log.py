@@ -12,11 +12,13 @@ from typing import NamedTuple
 import msgspec
 
 from ingero.errors import ForeignFile, StoreError
+from ingero.files import read_regular
 
 MAGIC = b"INGEROIN\x01"
 PUSH, TICK, VERDICT, RATES = "push", "tick", "verdict", "rates"
 _LENGTH = struct.Struct(">I")
 MAX_FRAME = 64 << 20
+MAX_FILE = 1 << 30
 
 
 class Entry(NamedTuple):
@@ -92,7 +94,7 @@ def read_inputs(folder: Path) -> Iterator[Entry]:
             f"{folder} contains no recorded inputs; Fleet writes them with --record-inputs DIR"
         )
     for path in paths:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_FILE)
         if not data.startswith(MAGIC):
             raise ForeignFile(f"{path} is not a recording of this version")
         place = len(MAGIC)

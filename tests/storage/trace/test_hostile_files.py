@@ -216,3 +216,15 @@ def test_a_database_with_a_log_is_read_from_read_only_media(tmp_path: Path) -> N
     merged = sqlite3.connect(tmp_path / "merged.db")
     assert merged.execute("SELECT count(*) FROM events").fetchone() == (4,)
     merged.close()
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_a_pipe_beside_a_database_is_refused_at_once(tmp_path: Path, suffix: str) -> None:
+    path = database(tmp_path / "a.db")
+    (tmp_path / "a.db-wal").write_bytes(b"x" * 100)
+    (tmp_path / f"a.db{suffix}").unlink(missing_ok=True)
+    os.mkfifo(tmp_path / f"a.db{suffix}")
+    with pytest.raises(ForeignFile, match=f"a.db{suffix} is not a regular file"):
+        connect_readonly(path)
+    with pytest.raises(ForeignFile, match=f"a.db{suffix} is not a regular file"):
+        merge([path, database(tmp_path / "b.db")], tmp_path / "out.db")

@@ -8,7 +8,7 @@ import msgspec
 
 from ingero.cli.params import AS_JSON
 from ingero.cli.show.table import print_json, render_table
-from ingero.errors import ConfigError
+from ingero.errors import ConfigError, ForeignFile, MalformedInput
 from ingero.fleet.replay import Replay, Replayed, replay
 
 DEFAULT_DIR = Path("fleet-inputs")
@@ -48,7 +48,7 @@ def command(what: str, folder: Path, as_json: bool) -> int:
             f"{what} is not a folder, and there is no folder {folder} to search for an episode; "
             "give --dir"
         )
-    result = replay(path if is_folder else folder)
+    result = _replay(path if is_folder else folder)
     chosen = [each for each in result.verdicts if is_folder or each.verdict.episode == what]
     if not chosen and not is_folder:
         raise ConfigError(f"no episode {what} in {folder}; `ingero replay {folder}` lists them")
@@ -57,6 +57,16 @@ def command(what: str, folder: Path, as_json: bool) -> int:
     else:
         _print(result, chosen, why=not is_folder)
     return 0 if result.is_same else 1
+
+
+def _replay(folder: Path) -> Replay:
+    """Replay a recording; errors name the folder."""
+    try:
+        return replay(folder)
+    except MalformedInput as error:
+        if str(folder) in str(error):
+            raise
+        raise ForeignFile(f"{folder}: {error}") from error
 
 
 def _as_json(result: Replay, chosen: list[Replayed]) -> dict[str, object]:
@@ -107,4 +117,7 @@ def _print(result: Replay, chosen: list[Replayed], why: bool) -> None:
 
 
 def _clock(at_s: float) -> str:
-    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # a recording can hold any number
+        return f"{at_s:g} s"

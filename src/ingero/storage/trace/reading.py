@@ -71,6 +71,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
             f"{path} {state}; record one with `ingero trace`, or name another with --db"
         )
     wal = sibling_files(path)[1]
+    require_regular_siblings(path)
     try:
         connection = (
             _open_with_log(path)
@@ -103,6 +104,17 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     except OSError as error:
         raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
     return connection
+
+
+def require_regular_siblings(path: Path) -> None:
+    """Raise ForeignFile for a pipe or device in place of a file that SQLite opens beside this one.
+
+    SQLite would wait for a pipe forever.
+    """
+    for suffix in ("-wal", "-shm", "-journal"):
+        beside = path.with_name(path.name + suffix)
+        if beside.exists() and not beside.is_file():
+            raise ForeignFile(f"{path} cannot be opened: {beside} is not a regular file")
 
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:
