@@ -1,18 +1,22 @@
 """Recorded inputs give the same verdicts byte for byte, with reasons for all other ranks."""
 
+import contextlib
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.support.verdict_pushes import START_S, own_time_push
 
 from ingero.cli.dispatch import run
 from ingero.config.rates import encode_rates, load_rates
 from ingero.contract.exposition import render
 from ingero.contract.otlp.codec import encode_protobuf
-from ingero.errors import ForeignFile
+from ingero.errors import ForeignFile, IngeroError
 from ingero.fleet.metrics import recording_families
 from ingero.fleet.replay import encode_one, replay
 from ingero.fleet.verdicts import VerdictService
@@ -132,3 +136,18 @@ def test_damaged_frames_are_reported_with_their_folder(
     (line,) = capsys.readouterr().err.splitlines()
     assert str(tmp_path) in line
     assert reason in line
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(
+    st.sampled_from([PUSH, TICK, VERDICT, "rates", "?"]), st.floats(), st.text(max_size=4),
+    st.binary(max_size=80),
+), max_size=6))  # fmt: skip
+def test_any_frames_are_replayed_or_refused(frames: list[tuple[str, float, str, bytes]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = InputLog(Path(folder))
+        for frame in frames:
+            log.write(*frame)
+        log.close()
+        with contextlib.suppress(IngeroError):
+            replay(Path(folder))

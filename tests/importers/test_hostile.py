@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ingero.importers.detect import Inputs, _read, load
 from ingero.importers.flight_recorder import read_dump
 from ingero.importers.inspector import read_inspector
 from ingero.importers.kineto import read_kineto
+from ingero.importers.nccl_ring import RING_MAGIC
 from ingero.importers.steps import read_steps
 
 RECORDS = record(Job(tp=1, dp=2, steps=3))
@@ -158,3 +160,22 @@ def test_a_table_that_is_no_schedule_is_refused_before_it_takes_all_memory(tmp_p
     parquet.write_table(pyarrow.table(table), tmp_path / "ids.parquet")
     with pytest.raises(TooLarge, match="400 operations × 400 replicas × 400 steps"):
         read_steps(tmp_path / "ids.parquet")
+
+
+HEADS = (
+    b"", b"{", b'{"traceEvents":[', b'{"entries":[', b'{"coll_perf":', b"\x80\x04", b"\x1f\x8b\x08",
+    RING_MAGIC, b"comm_hash,seq,op,rank,nranks,enqueue_ns,gpu_start_ns,gpu_stop_ns\n",
+    b"world_size: 4\ntp_size: 2\n",
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(HEADS), st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_after_the_beginning_of_any_kind(head: bytes, rest: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file_0"
+        path.write_bytes(head + rest)
+        try:
+            blame_inputs(load([path]))
+        except IngeroError as error:
+            assert "file_0" in str(error)

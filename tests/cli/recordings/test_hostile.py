@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 import resource
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.support.dump_files import write_dumps
 from tests.support.recorded_jobs import Job
+from tests.support.step_jobs import StepJob, trace_rows, write_parquet
 
 HEAD = b"\x80\x04"
 MAX_RESIDENT_BYTES = 900 << 20
@@ -142,3 +144,19 @@ def test_records_of_a_hostile_database_are_refused_with_a_sentence(tmp_path: Pat
         assert ended.status == 1
         assert len(ended.err.splitlines()) == 1
         assert "Traceback" not in ended.err
+
+
+def test_damaged_step_traces_end_in_a_sentence_each(tmp_path: Path) -> None:
+    """Fifteen of them in one command: not one may end the reader or be forgotten."""
+    pytest.importorskip("pyarrow", reason="step traces are Parquet, which needs the echo extra")
+    whole = write_parquet(tmp_path / "whole", trace_rows(StepJob(dp=2))).read_bytes()
+    (tmp_path / "whole").unlink()
+    chance = random.Random(7)
+    for number in range(15):
+        data = bytearray(whole)
+        for _ in range(20):
+            data[chance.randrange(4, len(data))] = chance.randrange(256)
+        (tmp_path / f"{number}.parquet").write_bytes(data)
+    ended = _run("blame", tmp_path, cpu_s=60)
+    assert "Traceback" not in ended.err
+    assert (ended.status, len(ended.err.splitlines())) in ((0, 0), (1, 1))

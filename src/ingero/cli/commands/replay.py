@@ -8,7 +8,7 @@ import msgspec
 
 from ingero.cli.params import AS_JSON
 from ingero.cli.show.table import print_json, render_table
-from ingero.errors import ConfigError, ForeignFile, MalformedInput
+from ingero.errors import ConfigError, ForeignFile, MalformedInput, TooLarge
 from ingero.fleet.replay import Replay, Replayed, replay
 
 DEFAULT_DIR = Path("fleet-inputs")
@@ -63,7 +63,7 @@ def _replay(folder: Path) -> Replay:
     """Replay a recording; errors name the folder."""
     try:
         return replay(folder)
-    except MalformedInput as error:
+    except (MalformedInput, TooLarge) as error:
         if str(folder) in str(error):
             raise
         raise ForeignFile(f"{folder}: {error}") from error
