@@ -61,3 +61,38 @@ def test_a_bound_below_what_an_empty_database_takes_does_not_loop(store: EventSt
     fill(store, [0] * 3)
     policy = RetentionPolicy(events_s=7 * 86400, rollups_s=90 * 86400, max_bytes=1)
     assert sum(retain(store, policy, NOW_US)) <= 30
+
+
+def fill_audit(store: EventStore, rows: int) -> None:
+    store.cursor().execute(
+        "INSERT INTO audit_log SELECT make_timestamp(? + range), md5(range::VARCHAR), '', NULL, "
+        "'http', md5((range * 3)::VARCHAR), [], 401, NULL, NULL, '10.0.0.1', 1 FROM range(?)",
+        [NOW_US - rows, rows],
+    )
+    store.checkpoint()
+
+
+def test_the_audit_log_shrinks_before_any_event_is_deleted(store: EventStore) -> None:
+    fill(store, [0] * 7, points=100)
+    store.checkpoint()
+    enough = store.used_bytes() + (2 << 20)
+    fill_audit(store, 300_000)
+    assert store.used_bytes() > enough
+    policy = RetentionPolicy(events_s=7 * 86400, rollups_s=90 * 86400, max_bytes=enough)
+    sum(retain(store, policy, NOW_US))
+    assert store.used_bytes() <= enough
+    assert store.scalar("SELECT count(*) FROM events") == 700
+    assert 0 < store.scalar("SELECT count(*) FROM audit_log") < 1_000, "the newest stay"
+
+
+def test_the_audit_log_has_its_own_limits_in_rows_and_bytes(store: EventStore) -> None:
+    fill_audit(store, 5_000)
+    keep = {"events_s": 7 * 86400, "rollups_s": 90 * 86400, "max_bytes": 0}
+    sum(retain(store, RetentionPolicy(**keep, audit_rows=2_000), NOW_US))
+    assert store.scalar("SELECT count(*) FROM audit_log") == 1_900
+    oldest = store.scalar("SELECT min(epoch_us(ts)) FROM audit_log")
+    assert oldest == NOW_US - 1_900, "the newest stay"
+    sum(retain(store, RetentionPolicy(**keep, audit_bytes=20_000), NOW_US))
+    rows, size = store.audit_size()
+    assert size <= 20_000
+    assert rows > 100

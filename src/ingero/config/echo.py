@@ -140,6 +140,13 @@ class EchoConfig:
         flag="--max-backlog-size",
         help="Size of requests not yet loaded beyond which new requests get status 429.",
     )
+    max_quarantine_size: int = setting(
+        256 << 20,
+        size=True,
+        range=(16 << 20, None),
+        flag="--max-quarantine-size",
+        help="Size of requests kept that cannot be loaded; beyond it more of them are dropped.",
+    )
     store_memory: int = setting(
         4 << 30,
         size=True,

@@ -199,6 +199,7 @@ class Gate:
             request_id(request),
             transport="mcp" if scope["path"] in MCP_PATHS else "http",
             tool=scope["path"],
+            address=self._address(request),
         )
 
         async def send_and_note(message: Message) -> None:

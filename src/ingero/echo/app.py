@@ -95,6 +95,7 @@ class EchoService:
                 rollup_retention_s=config.rollup_retention,
                 max_database_bytes=self._limit_bytes,
                 max_backlog_bytes=config.max_backlog_size,
+                max_quarantine_bytes=config.max_quarantine_size,
             )
         )
         await self.engine.start()

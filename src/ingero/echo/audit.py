@@ -1,12 +1,17 @@
-"""The audit trail: one structured log line and one row per question, with digests of tokens."""
+"""The audit trail: one structured log line and one row per question, with digests of tokens.
+
+Requests without a valid token share one line and one row per address and minute, so that strangers
+cannot fill the log. Texts that a client chooses are cut.
+"""
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final
 
 from ingero.echo.store.api import StoreApi
@@ -17,6 +22,10 @@ log = logging.getLogger(__name__)
 MAX_WAITING: Final = 10_000
 FLUSH_EVERY_S: Final = 1.0
 FLUSH_ROWS: Final = 1_000
+MAX_ADDRESSES: Final = 1_000  # per minute; further addresses share one row
+OTHER_ADDRESSES: Final = "others"
+LONGEST_TEXT: Final = 256
+MAX_CLUSTERS: Final = 64
 
 
 @dataclass(slots=True)
@@ -31,6 +40,7 @@ class Entry:
     clusters: list[str] = field(default_factory=list)
     status: int = 0
     rows: int | None = None
+    address: str = ""
     began_s: float = field(default_factory=time.perf_counter)
 
 
@@ -44,11 +54,16 @@ class AuditTrail:
         self._store = store
         self._waiting: deque[list[Any]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._minute = 0
+        self._refused: Counter[tuple[str, str]] = Counter()  # by address and transport
         self.dropped = 0
         self.written = 0
 
     def add(self, entry: Entry) -> None:
         """Log the entry now and queue it for the store."""
+        if entry.status == HTTPStatus.UNAUTHORIZED and not entry.token_digest:
+            self._add_refused(entry, int(time.time()) // 60)
+            return
         took_ms = round((time.perf_counter() - entry.began_s) * 1e3, 3)
         log.info(
             "audit",
@@ -64,14 +79,39 @@ class AuditTrail:
                 "ms": took_ms,
             },
         )
+        at = datetime.now(UTC).replace(tzinfo=None).isoformat(sep=" ")
+        who = [_cut(entry.request_id), entry.token_digest, entry.key_name or None, entry.transport]
+        clusters = [_cut(cluster) for cluster in entry.clusters[:MAX_CLUSTERS]]
+        answer = [entry.status, entry.rows, took_ms]
+        self._queue([at, *who, _cut(entry.tool), clusters, *answer, None, 1])
+
+    def _add_refused(self, entry: Entry, minute: int) -> None:
+        """Count a request without a valid token; the first of a minute is logged."""
+        if minute != self._minute:
+            self._end_minute()
+            self._minute = minute
+        key = (entry.address, entry.transport)
+        if key not in self._refused and len(self._refused) >= MAX_ADDRESSES:
+            key = (OTHER_ADDRESSES, entry.transport)
+        if key not in self._refused:
+            where = {"address": key[0], "transport": key[1], "tool": _cut(entry.tool)}
+            log.info("audit", extra={**where, "status": entry.status})
+        self._refused[key] += 1
+
+    def _end_minute(self) -> None:
+        """Queue one row per address that was refused in the minute that is over."""
+        at = datetime.fromtimestamp(self._minute * 60, UTC).replace(tzinfo=None).isoformat(sep=" ")
+        for (address, transport), requests in self._refused.items():
+            who = ["", "", None, transport]
+            answer = ["", [], int(HTTPStatus.UNAUTHORIZED), None, None]
+            self._queue([at, *who, *answer, _cut(address), requests])
+        self._refused.clear()
+
+    def _queue(self, row: list[Any]) -> None:
         if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
             return
-        at = datetime.now(UTC).replace(tzinfo=None).isoformat(sep=" ")
-        who = [entry.request_id, entry.token_digest, entry.key_name or None, entry.transport]
-        self._waiting.append(
-            [at, *who, entry.tool, entry.clusters, entry.status, entry.rows, took_ms]
-        )
+        self._waiting.append(row)
 
     def start(self) -> None:
         """Start the writing task in the running loop."""
@@ -83,11 +123,14 @@ class AuditTrail:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        self._end_minute()
         await self._flush()
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_EVERY_S)
+            if int(time.time()) // 60 != self._minute:
+                self._end_minute()
             await self._flush()
 
     async def _flush(self) -> None:
@@ -104,3 +147,7 @@ class AuditTrail:
                     raise
                 return
             self.written += len(rows)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"

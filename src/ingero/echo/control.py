@@ -68,6 +68,10 @@ class Control:
         writer.close()
 
     async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "quarantine":
+            return {
+                "requests": await self._engine.store.quarantine(request["what"], request["ids"])
+            }
         if request["do"] != "backup":
             raise StoreError(f"unknown request {request['do']!r}")
         durable = self._engine.ingest.durable_seq

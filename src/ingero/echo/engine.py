@@ -12,6 +12,7 @@ from ingero.errors import StoreDamaged, StoreError
 from ingero.storage.journal.inspect import Inspection, inspect_journal
 from ingero.storage.journal.writer import SEGMENT_BYTES, JournalWriter
 from ingero.storage.lock import DatabaseLock
+from ingero.storage.quarantine import DEFAULT_MAX_BYTES, quarantine_directory
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class EngineSettings:
     rollup_retention_s: float = 90 * 86400.0
     max_database_bytes: int = 0
     max_backlog_bytes: int = 2 << 30
+    max_quarantine_bytes: int = DEFAULT_MAX_BYTES
     segment_bytes: int = SEGMENT_BYTES
 
     @property
@@ -51,11 +53,13 @@ class Engine:
             StoreSettings(
                 database=str(settings.database),
                 journal=str(settings.journal),
+                quarantine=str(quarantine_directory(settings.database)),
                 address_space_bytes=settings.address_space_bytes,
                 threads=settings.threads,
                 retention_s=settings.retention_s,
                 rollup_retention_s=settings.rollup_retention_s,
                 max_database_bytes=settings.max_database_bytes,
+                max_quarantine_bytes=settings.max_quarantine_bytes,
             ),
             self._on_progress,
         )

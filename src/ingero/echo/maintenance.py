@@ -14,17 +14,20 @@ from ingero.echo.control import ask_running
 from ingero.echo.engine import journal_directory
 from ingero.echo.stress import StressPlan, batch_body
 from ingero.errors import StoreDamaged, StoreError
+from ingero.storage.events.loading import handle, load_safely, settle
 from ingero.storage.events.migrate import SCHEMA_VERSION
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
 from ingero.storage.journal.inspect import inspect_journal, recoverable_frames
 from ingero.storage.journal.reader import JournalReader
 from ingero.storage.lock import DatabaseLock
+from ingero.storage.quarantine import Quarantine, quarantine_directory
 
 MEMORY_BYTES: Final = 2 << 30
 BACKUP_TIMEOUT_S: Final = 600.0
 DEMO_START_NS: Final = 1_778_025_600_000_000_000
 _LOAD_BYTES: Final = 16 << 20
+_LISTED: Final = 20  # requests in quarantine that `verify` names
 
 
 @dataclass(slots=True)
@@ -106,6 +109,7 @@ def verify(database: Path) -> Verification:
         )
         if twice:
             found.problems.append(f"{twice} events are stored more than once")
+        _verify_quarantine(found, database, store)
         journal = journal_directory(database)
         if not journal.is_dir():
             found.notes.append(f"{journal} does not exist: no requests wait to be loaded")
@@ -128,12 +132,52 @@ def verify(database: Path) -> Verification:
     return found
 
 
+def _verify_quarantine(found: Verification, database: Path, store: EventStore) -> None:
+    quarantine = Quarantine(quarantine_directory(database))
+    found.facts |= {
+        "quarantined_requests": len(quarantine.entries),
+        "quarantined_bytes": quarantine.size_bytes,
+        "dropped_requests": store.requests_dropped,
+    }
+    entries = quarantine.in_order()
+    for entry in entries[:_LISTED]:
+        found.notes.append(
+            f"request {entry.seq} ({entry.signal}, {entry.size_bytes} bytes) is in quarantine as "
+            f"{entry.id[:12]}: {entry.reason}: {entry.message}"
+        )
+    if len(entries) > _LISTED:
+        found.notes.append(f"{len(entries) - _LISTED} more requests are in quarantine")
+    found.notes += [f"{path} cannot be read" for path in quarantine.damaged]
+    if store.requests_dropped:
+        found.notes.append(
+            f"{store.requests_dropped} requests that could not be loaded were dropped, because the "
+            "quarantine was full"
+        )
+
+
+def change_quarantine(database: Path, what: str, ids: list[str]) -> list[dict[str, str]]:
+    """Retry or drop requests in quarantine, all without `ids`; return the outcome of each.
+
+    The running Echo does it, or this process if none runs.
+    """
+    request = {"do": "quarantine", "what": what, "ids": ids}
+    running = ask_running(database, request, BACKUP_TIMEOUT_S)
+    if running is not None:
+        outcomes: list[dict[str, str]] = running["requests"]
+        return outcomes
+    with _opened(database) as store:
+        quarantine = Quarantine(quarantine_directory(database))
+        settle(store, quarantine)
+        return handle(store, quarantine, what, ids)
+
+
 def repair(database: Path) -> tuple[int, int]:
     """Load every request that can still be read, and rename the damaged journal.
 
     Returns how many requests were saved and lost.
     """
     journal = journal_directory(database)
+    quarantine = Quarantine(quarantine_directory(database))
     with _opened(database) as store:
         before = store.applied_seq
         saved, group, size = 0, [], 0
@@ -141,10 +185,10 @@ def repair(database: Path) -> tuple[int, int]:
             group.append(frame)
             size += len(frame.body)
             if size > _LOAD_BYTES:
-                store.load(group)
+                load_safely(store, quarantine, group)
                 saved, group, size = saved + len(group), [], 0
         if group:
-            store.load(group)
+            load_safely(store, quarantine, group)
         saved += len(group)
         lost = store.applied_seq - before - saved
         journal.rename(
@@ -216,10 +260,11 @@ def _load_journal(store: EventStore, database: Path) -> None:
     inspection = inspect_journal(journal, store.applied_seq)
     if inspection.problems:
         raise StoreDamaged(f"{journal}: {'; '.join(inspection.problems)}; see `ingero-echo verify`")
+    quarantine = Quarantine(quarantine_directory(database))
     reader = JournalReader(journal, store.applied_seq)
     try:
         while frames := reader.read(inspection.last_seq, _LOAD_BYTES):
-            store.load(frames)
+            load_safely(store, quarantine, frames)
     finally:
         reader.close()
 

@@ -9,6 +9,8 @@ from ingero.echo.engine import Engine
 from ingero.echo.receive import ACK_BOUNDS_MS, Receiver
 from ingero.echo.store.api import StoreStats
 from ingero.echo.store.turns import Turns
+from ingero.echo.store.wire import Progress
+from ingero.storage.events.reasons import REASONS, UNREADABLE
 from ingero.transport.admission import Admission
 
 _Row = tuple[str, str, float]  # name, help, value
@@ -70,7 +72,7 @@ def store_families(engine: Engine, stats: StoreStats | None, limit_bytes: int) -
         (
             "ingero_echo_unreadable_requests_total",
             "Requests in the journal that could not be decoded",
-            progress.unreadable,
+            progress.quarantined.get(UNREADABLE, 0),
         ),
         (
             "ingero_echo_missing_values_total",
@@ -84,9 +86,10 @@ def store_families(engine: Engine, stats: StoreStats | None, limit_bytes: int) -
             limit_bytes,
         ),
     ]
+    families = [*_single(*rows), *_quarantine_families(progress)]
     if stats is None:
-        return list(_single(*rows))
-    rows += [
+        return families
+    rows = [
         ("ingero_echo_database_bytes", "Space of live data", stats.database_bytes),
         ("ingero_echo_store_resident_bytes", "Memory of the store process", stats.resident_bytes),
     ]
@@ -99,8 +102,38 @@ def store_families(engine: Engine, stats: StoreStats | None, limit_bytes: int) -
             )
         )
     return [
+        *families,
         *_single(*rows),
         gauge("ingero_echo_rows", "Rows by table", _by("table", dict(sorted(stats.rows.items())))),
+    ]
+
+
+def _quarantine_families(progress: Progress) -> list[Family]:
+    reasons = {reason: progress.quarantined.get(reason, 0) for reason in REASONS}
+    rows = [
+        (
+            "ingero_echo_quarantined_requests",
+            "Requests in quarantine because they cannot be loaded",
+            progress.in_quarantine,
+        ),
+        (
+            "ingero_echo_quarantined_bytes",
+            "Size of the requests in quarantine",
+            progress.quarantine_bytes,
+        ),
+        (
+            "ingero_echo_quarantine_dropped_total",
+            "Requests dropped because the quarantine was full",
+            progress.dropped,
+        ),
+    ]
+    return [
+        *_single(*rows),
+        counter(
+            "ingero_echo_quarantined_total",
+            "Requests set aside because they cannot be loaded, by reason",
+            _by("reason", reasons),
+        ),
     ]
 
 

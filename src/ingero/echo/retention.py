@@ -1,4 +1,8 @@
-"""Retention: rows are deleted by age and by size, oldest first, in small steps between loads."""
+"""Retention: rows are deleted by age and by size, oldest first, in small steps between loads.
+
+The audit log has a limit of its own in rows and bytes. When the whole database is too large, the
+audit log shrinks before any event is deleted.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +15,10 @@ _SHORT_LIVED: Final = ("events", "nccl_ops")
 _LONG_LIVED: Final = ("node_metric_parts", "verdicts", "causal_chains", "audit_log")
 # when too large, shrink slightly below the limit, so that the next load does not exceed it again
 _SIZE_SLACK: Final = 0.95
+MAX_AUDIT_ROWS: Final = 1_000_000
+MAX_AUDIT_BYTES: Final = 256 << 20
+# share of the size limit that the audit log keeps when the database is too large
+_AUDIT_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +29,8 @@ class RetentionPolicy:
     rollups_s: float
     max_bytes: int
     step_rows: int = STEP_ROWS
+    audit_rows: int = MAX_AUDIT_ROWS
+    audit_bytes: int = MAX_AUDIT_BYTES
 
 
 def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[int]:
@@ -34,14 +44,28 @@ def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[
             while step := store.delete_step(table, now_us - int(keep_s * 1e6), policy.step_rows):
                 deleted += step
                 yield step
+    for step in _bound_audit(store, policy.audit_rows, policy.audit_bytes):
+        deleted += step
+        yield step
     if deleted:
         store.checkpoint()
     if policy.max_bytes and store.used_bytes() > policy.max_bytes:
         yield from _shrink(store, policy)
 
 
+def _bound_audit(store: EventStore, max_rows: int, max_bytes: int) -> Iterator[int]:
+    """Keep only the newest rows of an audit log that exceeds its own limits."""
+    rows, size = store.audit_size()
+    if rows > max_rows or size > max_bytes:
+        fitting = int(rows * max_bytes / size)
+        yield store.trim_audit(int(min(max_rows, fitting) * _SIZE_SLACK))
+
+
 def _shrink(store: EventStore, policy: RetentionPolicy) -> Iterator[int]:
     """Delete the share of rows above the limit, and check again until deleting frees no space."""
+    share = int(policy.max_bytes * _AUDIT_SHARE)
+    yield from _bound_audit(store, policy.audit_rows, share)
+    store.checkpoint()
     used = store.used_bytes()
     while used > policy.max_bytes:
         counts = store.row_counts()

@@ -144,11 +144,6 @@ def test_a_load_is_one_transaction(store: EventStore, monkeypatch: pytest.Monkey
     assert store.scalar("SELECT value FROM meta WHERE key = 'applied_seq'") == 1
 
 
-def test_an_unreadable_request_is_counted_and_does_not_stop_the_others(store: EventStore) -> None:
-    loaded = store.load([frame(1, b"\xff"), frame(2, metrics(gauge("m", 1.0)))])
-    assert (loaded.events, loaded.unreadable, store.applied_seq) == (1, 1, 2)
-
-
 def test_collectives_get_their_own_table_in_full(store: EventStore) -> None:
     attributes: dict[str, otlp.Plain] = {
         names.NCCL_OP: "ncclAllReduce",

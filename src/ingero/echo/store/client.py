@@ -140,6 +140,11 @@ class StoreClient:
         """Append rows to `audit_log` in the order of its columns."""
         await self.ask("audit", {"rows": rows})
 
+    async def quarantine(self, what: str, ids: list[str]) -> list[dict[str, str]]:
+        """Retry or drop requests in quarantine; return the outcome of each."""
+        answer: list[dict[str, str]] = await self.ask("quarantine", {"what": what, "ids": ids})
+        return answer
+
     async def backup(self, path: str) -> int:
         """Copy the database to `path` on this machine; return the applied sequence in the copy."""
         return int(await self.ask("backup", {"path": path}))

@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +19,13 @@ from ingero.echo.store.query import is_out_of_memory, run_columns, run_query
 from ingero.echo.store.sql import run_user_sql
 from ingero.echo.store.wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
 from ingero.errors import IngeroError, StoreDamaged, StoreError
-from ingero.storage.events.store import EventStore
+from ingero.storage.events.loading import handle, load_safely, set_aside, settle
+from ingero.storage.events.reasons import CRASHED
+from ingero.storage.events.store import EventStore, Loaded
+from ingero.storage.journal.attempts import Attempts
+from ingero.storage.journal.frames import Frame
 from ingero.storage.journal.reader import JournalReader
+from ingero.storage.quarantine import Quarantine
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +53,15 @@ class Loader:
             max_bytes=settings.max_database_bytes,
         )
         self._store: EventStore
+        self._quarantine: Quarantine
+        self._attempts: Attempts
         self._durable = 0
         self._wake = threading.Event()
         self._stopping = False
         self._write_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
         self._progress = Progress(0)
+        self._progress_lock = threading.RLock()
         self._cursors = threading.local()
 
     def open(self, patience_s: float) -> int:
@@ -73,6 +82,10 @@ class Loader:
                     raise
                 time.sleep(0.05)
             else:
+                self._quarantine = Quarantine(
+                    Path(self._settings.quarantine), self._settings.max_quarantine_bytes
+                )
+                settle(self._store, self._quarantine)
                 self._progress = Progress(self._store.applied_seq)
                 return self._store.applied_seq
 
@@ -94,6 +107,7 @@ class Loader:
             self._store.roll_up(_now_us())
             self._store.checkpoint()
             self._store.close()
+        self._attempts.end()
         return 0
 
     # below: the loader thread
@@ -110,12 +124,17 @@ class Loader:
             os._exit(REPLACE_ME)
 
     def _load_forever(self) -> None:
-        reader = JournalReader(Path(self._settings.journal), self._store.applied_seq)
+        journal = Path(self._settings.journal)
+        reader = JournalReader(journal, self._store.applied_seq)
+        self._attempts = Attempts(journal / "attempts", self._store.applied_seq)
+        self._report()
         chores = self._chores()
         while True:
             started = time.monotonic()
             frames = reader.read(self._durable, LOAD_BYTES)
-            if frames:
+            if frames and self._attempts.is_careful:
+                self._load_one_by_one(frames)
+            elif frames:
                 self._load(frames)
             elif self._stopping:
                 return
@@ -125,13 +144,25 @@ class Loader:
                 self._wake.wait(max(0.0, LOAD_EVERY_S - (time.monotonic() - started)))
                 self._wake.clear()
 
-    def _load(self, frames: list[Any]) -> None:
+    def _load_one_by_one(self, frames: list[Frame]) -> None:
+        """Load a batch after this process ended repeatedly, and set aside what ended it."""
+        for frame in frames:
+            if self._attempts.begin(frame.seq):
+                self._load([frame])
+                continue
+            message = "the store process ended each time when it loaded this request"
+            with self._write_lock:
+                self._count(set_aside(self._store, self._quarantine, frame, CRASHED, message))
+        self._attempts.end()
+
+    def _load(self, frames: list[Frame]) -> None:
         """Load a batch, retrying while the disk is full: the journal keeps what is waiting."""
         while True:
+            waiting = [frame for frame in frames if frame.seq > self._store.applied_seq]
             try:
                 with self._write_lock:
-                    loaded = self._store.load(frames)
-            except duckdb.Error as error:
+                    loaded = load_safely(self._store, self._quarantine, waiting)
+            except (duckdb.Error, StoreError) as error:
                 text = str(error).splitlines()[0]
                 if isinstance(
                     error, duckdb.FatalException | duckdb.InternalException
@@ -143,13 +174,18 @@ class Loader:
                     raise
                 time.sleep(RETRY_S)
                 continue
-            self._report(
-                events=self._progress.events + loaded.events,
-                duplicates=self._progress.duplicates + loaded.duplicates,
-                unreadable=self._progress.unreadable + loaded.unreadable,
-                missing=self._progress.missing + loaded.missing,
-            )
+            self._count(loaded)
             return
+
+    def _count(self, loaded: Loaded) -> None:
+        with self._progress_lock:
+            was = self._progress
+            self._report(
+                events=was.events + loaded.events,
+                duplicates=was.duplicates + loaded.duplicates,
+                missing=was.missing + loaded.missing,
+                quarantined=dict(Counter(was.quarantined) + Counter(loaded.quarantined)),
+            )
 
     def _chores(self) -> Iterator[None]:
         """Run roll-up and retention, in small steps between loads."""
@@ -175,8 +211,12 @@ class Loader:
 
     def _report(self, **changes: Any) -> None:
         fields = {"problem": "", **changes, "applied_seq": self._store.applied_seq}
-        self._progress = msgspec.structs.replace(self._progress, **fields)
-        self._send(self._progress)
+        fields["in_quarantine"] = len(self._quarantine.entries)
+        fields["quarantine_bytes"] = self._quarantine.size_bytes
+        fields["dropped"] = self._store.requests_dropped
+        with self._progress_lock:
+            self._progress = msgspec.structs.replace(self._progress, **fields)
+            self._send(self._progress)
 
     # below: answers, in the reader threads
     def answer(self, ask: Ask) -> Answer:
@@ -188,6 +228,7 @@ class Loader:
             "stats": self._stats,
             "audit": self._audit,
             "backup": self._backup,
+            "quarantine": self._handle_quarantined,
         }
         try:
             return Answer(ask.id, value=handlers[ask.what](ask.args))
@@ -250,6 +291,12 @@ class Loader:
     def _audit(self, args: dict[str, Any]) -> None:
         with self._write_lock:
             self._store.append_audit(args["rows"])
+
+    def _handle_quarantined(self, args: dict[str, Any]) -> list[dict[str, str]]:
+        with self._write_lock:
+            outcomes = handle(self._store, self._quarantine, args["what"], args["ids"])
+        self._report()
+        return outcomes
 
     def _backup(self, args: dict[str, Any]) -> int:
         with self._write_lock:

@@ -14,11 +14,13 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     database: str
     journal: str
+    quarantine: str
     address_space_bytes: int
     threads: int
     retention_s: float
     rollup_retention_s: float
     max_database_bytes: int
+    max_quarantine_bytes: int
 
 
 class Durable(msgspec.Struct, frozen=True, tag=True):
@@ -53,8 +55,11 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     applied_seq: int
     events: int = 0
     duplicates: int = 0
-    unreadable: int = 0
     missing: int = 0
+    quarantined: dict[str, int] = {}  # requests set aside, by reason
+    in_quarantine: int = 0
+    quarantine_bytes: int = 0
+    dropped: int = 0  # since the database was created: no room in the quarantine
     deleted: int = 0
     problem: str = ""
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from ingero.errors import StoreError
-from ingero.storage.events.schema import TABLES, VIEWS
+from ingero.storage.events.schema import AUDIT_LOG, META, TABLES, VIEWS, Table
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 class Connection(Protocol):
@@ -36,20 +36,37 @@ def create_statements() -> list[str]:
     ]
     statements += [f"CREATE VIEW {view.name} AS {view.sql}" for view in VIEWS]
     for table in (*TABLES, *VIEWS):
-        word = "TABLE" if table.sql is None else "VIEW"
-        statements.append(f"COMMENT ON {word} {table.name} IS {_literal(table.comment)}")
-        statements += [
-            f"COMMENT ON COLUMN {table.name}.{_quoted(name)} IS {_literal(comment)}"
-            for name, _, comment in table.columns
-        ]
+        statements += comments(table)
     statements.append(
         "INSERT INTO meta VALUES ('applied_seq', 0), ('rolled_seq', 0), ('rows_deleted', 0)"
     )
     return statements
 
 
+def comments(table: Table) -> list[str]:
+    """Return the statements that describe a table and its columns in the catalogue."""
+    word = "TABLE" if table.sql is None else "VIEW"
+    return [
+        f"COMMENT ON {word} {table.name} IS {_literal(table.comment)}",
+        *(
+            f"COMMENT ON COLUMN {table.name}.{_quoted(name)} IS {_literal(comment)}"
+            for name, _, comment in table.columns
+        ),
+    ]
+
+
 # the statements that lead from the previous version to this one; a released step never changes
-MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {1: create_statements()}
+MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
+    1: create_statements(),
+    # a database that is created now has these columns from its first step
+    2: [
+        "ALTER TABLE audit_log ADD COLUMN IF NOT EXISTS address VARCHAR",
+        "ALTER TABLE audit_log ADD COLUMN IF NOT EXISTS requests BIGINT",
+        *comments(AUDIT_LOG),
+        *comments(META),
+        "INSERT INTO meta VALUES ('requests_dropped', 0)",
+    ],
+}
 
 
 def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MIGRATIONS) -> int:

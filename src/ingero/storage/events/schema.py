@@ -247,12 +247,20 @@ AUDIT_LOG: Final = Table(
         ("status", "INTEGER", "HTTP status of the answer"),
         ("rows", "BIGINT", "Rows in the answer"),
         ("ms", "DOUBLE", "Time to answer"),
+        ("address", "VARCHAR", "Address of requests without a valid token, else NULL"),
+        (
+            "requests",
+            "BIGINT",
+            "Requests in this row: those without a valid token share one row "
+            "per address and minute",
+        ),
     ),
 )
 
 META: Final = Table(
     "meta",
-    "State of the store itself: schema_version, applied_seq, rolled_seq, rows_deleted.",
+    "State of the store itself: schema_version, applied_seq, rolled_seq, rows_deleted, "
+    "requests_dropped.",
     (("key", "VARCHAR", "Name"), ("value", "BIGINT", "Value")),
 )
 

@@ -6,11 +6,10 @@ journal has the rest.
 """
 
 import contextlib
-import hashlib
-import logging
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,17 +17,15 @@ import duckdb
 import pyarrow as pa
 
 from ingero.contract.otlp.columns import Columns, new_columns
-from ingero.errors import MalformedInput, StoreError, TooLarge
+from ingero.errors import StoreError
 from ingero.files import publish_file
 from ingero.storage.events.arrow import batch_table
 from ingero.storage.events.migrate import migrate
 from ingero.storage.events.projections import ROLL_UP, missing_values, projections
 from ingero.storage.events.schema import AUDIT_LOG, TABLES
-from ingero.storage.journal.frames import Frame
+from ingero.storage.events.sound import sound_requests
+from ingero.storage.journal.frames import Frame, request_digest
 
-log = logging.getLogger(__name__)
-
-DIGEST_BYTES: Final = 16
 MAX_DIGESTS: Final = (
     # retries come within minutes; this limit applies when there are very many small requests
     500_000
@@ -37,6 +34,11 @@ DIGEST_AGE_US: Final = 15 * 60 * 1_000_000
 ROLL_UP_STEP: Final = (
     1_000_000  # requests per roll-up, so that catching up after a long stop takes small steps
 )
+_AUDIT_ROW_BYTES: Final = 64  # the columns of a row that are not text
+AUDIT_SIZE: Final = f"""SELECT count(*), coalesce(sum({_AUDIT_ROW_BYTES} + strlen(request_id)
+  + strlen(tool) + strlen(token_sha256_12) + coalesce(strlen(key_name), 0)
+  + coalesce(strlen(address), 0) + strlen(array_to_string(cluster_ids, ' '))), 0)
+FROM audit_log"""
 _MAGIC: Final = (8, b"DUCK")  # the offset in the file, and the bytes there
 _SAFE_SETTINGS: Final = (
     "SET enable_external_access = false",
@@ -52,14 +54,20 @@ class Loaded:
 
     events: int
     requests: int
-    duplicates: int
-    unreadable: int
-    missing: int  # values that were sent but that no column can hold, so they are NULL
+    duplicates: int = 0
+    missing: int = 0  # values that were sent but that no column can hold, so they are NULL
+    quarantined: Mapping[str, int] = field(default_factory=dict)  # requests set aside, by reason
+    dropped: int = 0  # requests that the quarantine had no room for
 
-
-def request_digest(signal: int, body: bytes) -> bytes:
-    """Return the digest of a request's content; a retry has the same one."""
-    return hashlib.blake2b(body, digest_size=DIGEST_BYTES, salt=bytes([signal])).digest()
+    def __add__(self, other: "Loaded") -> "Loaded":
+        return Loaded(
+            self.events + other.events,
+            self.requests + other.requests,
+            self.duplicates + other.duplicates,
+            self.missing + other.missing,
+            Counter(self.quarantined) + Counter(other.quarantined),
+            self.dropped + other.dropped,
+        )
 
 
 class EventStore:
@@ -89,6 +97,7 @@ class EventStore:
             self._connection.execute(statement)
         self._columns: Columns = new_columns()
         self.applied_seq = self._meta("applied_seq")
+        self.requests_dropped = self._meta("requests_dropped")
         self._digests = {
             bytes(digest): received
             for digest, received in self._connection.execute(
@@ -100,47 +109,93 @@ class EventStore:
         """Return a separate connection to the same database, for one reader."""
         return self._connection.cursor()
 
-    def load(self, frames: Sequence[Frame]) -> Loaded:
-        """Apply requests in one transaction; after an error none of them is in the database."""
+    def load(self, frames: Sequence[Frame], known: Container[bytes] = ()) -> Loaded:
+        """Apply requests in one transaction; after an error none of them is in the database.
+
+        Requests with a digest in `known` are counted as duplicates.
+        """
         fresh: dict[bytes, Frame] = {}
-        duplicates = unreadable = 0
+        duplicates = 0
         self._columns.clear()
         for frame in frames:
             digest = request_digest(frame.signal, frame.body)
-            if digest in self._digests or digest in fresh:
+            if digest in self._digests or digest in fresh or digest in known:
                 duplicates += 1
                 continue
             fresh[digest] = frame
-            try:
-                self._columns.add(frame.signal, frame.body, frame.seq, frame.received_us)
-            except (
-                MalformedInput,
-                TooLarge,
-            ):  # bodies are checked before they are acknowledged, so another version wrote this one
-                unreadable += 1
-                log.exception("request_unreadable", extra={"seq": frame.seq})
+            self._columns.add(frame.signal, frame.body, frame.seq, frame.received_us)
         events = len(self._columns)
-        missing = self._insert(fresh, frames[-1].seq)
+        with self._transaction():
+            missing = self._insert(fresh)
+            self._set_meta("applied_seq", frames[-1].seq)
         self.applied_seq = frames[-1].seq
         self._digests |= {digest: frame.received_us for digest, frame in fresh.items()}
-        return Loaded(events, len(frames), duplicates, unreadable, missing)
+        return Loaded(events, len(frames), duplicates, missing)
 
-    def _insert(self, fresh: dict[bytes, Frame], last_seq: int) -> int:
+    def load_late(self, frame: Frame) -> Loaded:
+        """Load a request that was set aside under its old number; it is loaded at most once."""
+        digest = request_digest(frame.signal, frame.body)
+        if digest in self._digests:
+            return Loaded(0, 1, 1)
+        if frame.seq > self.applied_seq or self.scalar(
+            f"SELECT count(*) FROM events WHERE seq = {frame.seq}"
+        ):
+            raise StoreError(
+                f"request {frame.seq} has no place in this database: the journal still holds it, "
+                "or a backup was restored; `ingero-echo quarantine show --output` writes its body"
+            )
+        self._columns.clear()
+        self._columns.add(frame.signal, frame.body, frame.seq, frame.received_us)
+        events = len(self._columns)
+        with self._transaction() as connection:
+            missing = self._insert({digest: frame})
+            if frame.seq <= self._meta("rolled_seq"):
+                span = {"rolled": frame.seq - 1, "applied": frame.seq}
+                connection.execute(ROLL_UP, {**span, "now_us": frame.received_us})
+        self._digests[digest] = frame.received_us
+        return Loaded(events, 1, missing=missing)
+
+    def skip(self, seq: int, *, is_dropped: bool) -> None:
+        """Move past a request that is not loaded; count it if it is not kept anywhere."""
+        with self._transaction():
+            self._set_meta("applied_seq", seq)
+            if is_dropped:
+                self._set_meta("requests_dropped", self.requests_dropped + 1)
+        self.applied_seq = seq
+        self.requests_dropped += is_dropped
+
+    def check_works(self) -> None:
+        """Load requests that are known to be sound and take them back; raise StoreError."""
+        self._columns.clear()
+        for signal, body in sound_requests():
+            self._columns.add(signal, body, 0, 0)
+        try:
+            with self._transaction():
+                self._insert({})
+                raise _TakeBack
+        except _TakeBack:
+            return
+        except duckdb.Error as error:
+            raise StoreError(f"cannot load any request: {_first_line(error)}") from None
+
+    def has(self, digest: bytes) -> bool:
+        """Return whether a request was loaded, as far back as retries are recognised."""
+        return digest in self._digests
+
+    def _insert(self, fresh: dict[bytes, Frame]) -> int:
         """Insert what was collected; return how many values no column can hold."""
         batch = self._columns.take()
         missing = batch.not_finite
         metric_names = {context.metric_name for context in batch.contexts}
-        with self._transaction() as connection:
-            if len(batch.seq):
-                with self._registered("batch", batch_table(batch)):
-                    connection.execute("INSERT INTO events SELECT * FROM batch")
-                    for statement in projections(metric_names):
-                        connection.execute(statement)
-                    missing += sum(map(self.scalar, missing_values(metric_names)))
-            if fresh:
-                with self._registered("digests", _digest_table(fresh)):
-                    connection.execute("INSERT INTO applied_requests SELECT * FROM digests")
-            connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", [last_seq])
+        if len(batch.seq):
+            with self._registered("batch", batch_table(batch)):
+                self._connection.execute("INSERT INTO events SELECT * FROM batch")
+                for statement in projections(metric_names):
+                    self._connection.execute(statement)
+                missing += sum(map(self.scalar, missing_values(metric_names)))
+        if fresh:
+            with self._registered("digests", _digest_table(fresh)):
+                self._connection.execute("INSERT INTO applied_requests SELECT * FROM digests")
         return missing
 
     def roll_up(self, now_us: int) -> int:
@@ -150,7 +205,7 @@ class EventStore:
         if until > rolled:
             with self._transaction() as connection:
                 connection.execute(ROLL_UP, {"rolled": rolled, "applied": until, "now_us": now_us})
-                connection.execute("UPDATE meta SET value = ? WHERE key = 'rolled_seq'", [until])
+                self._set_meta("rolled_seq", until)
         return until - rolled
 
     def forget_digests(self, now_us: int) -> int:
@@ -208,6 +263,28 @@ class EventStore:
                 f"INSERT INTO audit_log VALUES ({marks})", [list(row) for row in rows]
             )
 
+    def audit_size(self) -> tuple[int, int]:
+        """Return the rows of the audit log and about how many bytes they take."""
+        row = self._connection.execute(AUDIT_SIZE).fetchone()
+        return (int(row[0]), int(row[1])) if row else (0, 0)
+
+    def trim_audit(self, keep_rows: int) -> int:
+        """Keep the newest rows of the audit log; return how many were deleted.
+
+        The table is written anew, because deleting a part of its rows would free little space.
+        """
+        before, _ = self.audit_size()
+        deleted = max(0, before - keep_rows)
+        with self._transaction() as connection:
+            connection.execute(
+                f"CREATE TEMP TABLE kept AS FROM audit_log ORDER BY ts DESC LIMIT {keep_rows}"
+            )
+            connection.execute("DELETE FROM audit_log")
+            connection.execute("INSERT INTO audit_log FROM kept ORDER BY ts")
+            connection.execute("DROP TABLE kept")
+            self._set_meta("rows_deleted", self._meta("rows_deleted") + deleted)
+        return deleted
+
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file. This makes the space of deleted rows reusable."""
         self._connection.execute("CHECKPOINT")
@@ -254,6 +331,9 @@ class EventStore:
     def _meta(self, key: str) -> int:
         return int(self.scalar(f"SELECT value FROM meta WHERE key = '{key}'"))
 
+    def _set_meta(self, key: str, value: int) -> None:
+        self._connection.execute("UPDATE meta SET value = ? WHERE key = ?", [value, key])
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
         self._connection.execute("BEGIN")
@@ -274,6 +354,10 @@ class EventStore:
             yield
         finally:
             self._connection.unregister(name)
+
+
+class _TakeBack(Exception):
+    """Ends a transaction whose rows are not wanted."""
 
 
 def _digest_table(fresh: dict[bytes, Frame]) -> pa.Table:

@@ -6,6 +6,7 @@ it was written. So a reader can tell a torn tail (never acknowledged, dropped) f
 (acknowledged but unreadable, an error).
 """
 
+import hashlib
 import struct
 import zlib
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 
 from ingero.errors import StoreDamaged
 
+DIGEST_BYTES: Final = 16
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 SEGMENT_MAGIC: Final = b"INGEROJ1"
 FRAME_MAGIC: Final = b"EJ1\n"
@@ -39,6 +41,11 @@ class Segment(NamedTuple):
     path: Path
     number: int
     first_seq: int
+
+
+def request_digest(signal: int, body: bytes) -> bytes:
+    """Return the digest of a request's content; a retry has the same one."""
+    return hashlib.blake2b(body, digest_size=DIGEST_BYTES, salt=bytes([signal])).digest()
 
 
 def encode_frame(frame: Frame) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ingero.cli.commands.services.echo_ask import ask, mcp
+from ingero.cli.commands.services.echo_quarantine import quarantine
 from ingero.cli.dispatch import run_click
 from ingero.cli.params import AS_JSON
 from ingero.cli.settings import LOG_LEVEL, option_of, options_of
@@ -194,6 +195,7 @@ def demo_command(target: Path, as_json: bool) -> int:
 
 echo.add_command(ask)
 echo.add_command(mcp)
+echo.add_command(quarantine)
 
 
 def _print(as_json: bool, document: dict[str, Any], text: str) -> None:
