@@ -198,7 +198,7 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
             call = channel.unary_unary(PATHS[MetricsRequest])
             call(
                 protobuf("b", 0.9),
-                metadata=(("authorization", "Bearer second"),),
+                metadata=(("authorization", f"Bearer {SECOND}"),),
                 timeout=PATIENCE_S,
             )
             with pytest.raises(grpc.RpcError) as unauthenticated:
@@ -227,7 +227,7 @@ def reaches(
                 try:
                     call(
                         protobuf("b", 0.9),
-                        metadata=(("authorization", "Bearer the-first-token-0123"),),
+                        metadata=(("authorization", f"Bearer {FIRST}"),),
                         timeout=30,
                     )
                     found[name] = True
