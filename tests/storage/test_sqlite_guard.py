@@ -1,6 +1,7 @@
 """User SQL may read the trace and can do nothing else."""
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -210,12 +211,28 @@ def test_printf_does_not_pad_for_minutes_inside_one_step(trace: Path, padded: st
         run_query(trace, f"SELECT length({padded})")
 
 
+def test_a_search_does_not_take_seconds_inside_one_step(trace: Path) -> None:
+    """Time limits apply between steps, and the engine compares every place with the whole part."""
+    text = "replace(printf('%.1000c', 'a'), 'a', printf('%.250c', 'a'))"
+    part = f"substr({text}, 1, 125000) || 'b'"
+    searches = ", ".join([f"instr({text}, {part}), length(replace({text}, {part}, 'c'))"] * 20)
+    began_s = time.monotonic()
+    assert run_query(trace, f"SELECT {searches}").rows == [[0, 250_000] * 20]
+    assert time.monotonic() - began_s < PATIENCE_S
+    found = f"instr('é' || {text} || 'b', {part}), replace('é' || {text} || 'b', {part}, 'c')"
+    assert run_query(trace, f"SELECT {found}").rows == [[125_002, "é" + "a" * 125_000 + "c"]]
+
+
 def test_text_functions_answer_as_the_engine_does(trace: Path) -> None:
     own = sqlite3.connect(":memory:")
     for sql in (
         "SELECT printf('%5.2f|%-6s|%06d|%%|%x|%,d|%q', 3.14159, 'ab', 42, 255, 1234567, 'it''s')",
         "SELECT printf(NULL), printf('x'), printf('%s', NULL), printf('%d %s', 1), printf()",
         "SELECT format('%08.3e', 12345.678)",
+        "SELECT instr('hello', 'l'), instr(x'00ff01', x'ff'), instr(NULL, 'x'), instr('x', NULL), "
+        "instr(0.1 + 0.2, '3'), instr('é', x'a9'), instr('x', '')",
+        "SELECT replace('aXa', 'a', 'é'), replace('x', '', 'y'), replace(12.50, '.', ','), "
+        "replace(NULL, 'a', 'b'), replace('a', NULL, 'b'), replace('a', 'a', NULL)",
         "SELECT trim('xxhixx', 'x'), ltrim('xxhi', 'x'), rtrim('hixx', 'x'), trim('  hi '), "
         "trim('abc', '')",
         "SELECT trim(5, '5'), trim(NULL, 'x'), trim('x', NULL), trim('ééaé', 'é'), "

@@ -54,7 +54,7 @@ _FUNCTIONS: Final = frozenset(
     "json_group_array json_group_object json_each "
     "json_tree -> ->>".split()
 )
-_WIDEST: Final = 1000  # the widest padding of one printf conversion, in characters
+_WIDEST: Final = 1000  # characters: the widest padding of printf, the longest text to search for
 _CONVERSION: Final = re.compile(r"%([-+ #!0-9.,*l]*)")
 _PRAGMAS: Final = frozenset(
     {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"}
@@ -257,6 +257,8 @@ class _BoundedText:
         """Replace the functions of the engine by the bounded ones."""
         for name in ("printf", "format"):
             connection.create_function(name, -1, self.formatted, deterministic=True)
+        connection.create_function("instr", 2, self.found, deterministic=True)
+        connection.create_function("replace", 3, self.replaced, deterministic=True)
         connection.create_function(
             "trim", 2, lambda text, of: _stripped(str.strip, text, of), deterministic=True
         )
@@ -278,15 +280,38 @@ class _BoundedText:
                     "argument"
                 )
                 raise ValueError(self.refusal)
+        return self._ask("printf", *values)
+
+    def found(self, text: Value | bytes, part: Value | bytes) -> Value:
+        """Search as the engine does, whose time is the product of both lengths."""
+        if _is_short(part):
+            return self._ask("instr", text, part)
+        if isinstance(text, bytes) and isinstance(part, bytes):
+            return text.find(part) + 1
+        return None if text is None else str(_plain(text)).find(str(_plain(part))) + 1
+
+    def replaced(self, text: Value | bytes, part: Value | bytes, new: Value | bytes) -> Value:
+        """Replace as the engine does; a long part occurs so seldom that the result is bounded."""
+        if _is_short(part):
+            return self._ask("replace", text, part, new)
+        if text is None or new is None:
+            return None
+        return str(_plain(text)).replace(str(_plain(part)), str(_plain(new)))
+
+    def _ask(self, function: str, *values: Value | bytes) -> Value:
         try:
             row = self._engine.execute(
-                f"SELECT printf({', '.join('?' * len(values))})", values
+                f"SELECT {function}({', '.join('?' * len(values))})", values
             ).fetchone()
         except sqlite3.Error as error:
             self.refusal = str(error)
             raise
         found: Value = row[0]
         return found
+
+
+def _is_short(value: Value | bytes) -> bool:
+    return not isinstance(value, str | bytes) or len(value) <= _WIDEST
 
 
 def _stripped(
