@@ -36,6 +36,7 @@ def test_the_canary_would_be_seen(tenants: TwoTenants) -> None:
 @given(sql=statements())
 @example(sql="SELECT count(*) FROM events WHERE node_id::INTEGER > 5")
 @example(sql="SELECT node_id::INTEGER FROM events ORDER BY ALL")
+@example(sql="SELECT 1 FROM events WHERE attrs")
 @example(sql="SELECT count(*) FROM events WHERE json(node_id) IS NOT NULL AND seq > 3")
 @example(sql="SELECT count(*) FROM counter_rates WHERE (attrs->>'v')::INTEGER > 0")
 @example(sql="SELECT * FROM events e JOIN nccl_ops o ON e.node_id::INTEGER = o.node_id::INTEGER")

@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
-from ingero.echo.store.sql import hide_other_clusters, run_user_sql
+from ingero.echo.store.sql import run_user_sql
 from ingero.storage.events.store import EventStore
 
 OURS, THEIRS = "ours", "theirs"
@@ -45,11 +45,8 @@ class TwoTenants:
 
     @contextmanager
     def session(self, clusters: list[str] | None) -> Iterator[Callable[[str], tuple[str, str]]]:
-        """Ask many questions with the views of one scope, which is much faster than `ask`."""
-        with closing(self.store.cursor()) as cursor:
-            if clusters is not None:
-                hide_other_clusters(cursor, clusters)
-            yield lambda sql: _outcome(lambda: run_user_sql(cursor, sql, None, LIMITS))
+        """Ask many questions with one scope."""
+        yield lambda sql: self.ask(sql, clusters)
 
 
 def _outcome(ask: Callable[[], QueryResult]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from ingero.echo.store.query import run_query
 from ingero.storage.events.schema import READABLE
 
 TABLES: Final = tuple(table.name for table in READABLE)
+_ABOUT_THE_TEXT: Final = ("Binder Error", "Catalog Error", "Parser Error")
 
 
 def run_user_sql(
@@ -34,7 +35,16 @@ def run_user_sql(
                 "scope",
             )
         hide_other_clusters(cursor, clusters)
-    return run_query(cursor, checked.text, [], limits)
+    try:
+        return run_query(cursor, checked.text, [], limits)
+    except QueryFailed as error:
+        if clusters is None or error.code != "bad_sql" or str(error).startswith(_ABOUT_THE_TEXT):
+            raise
+        # DuckDB may evaluate a condition before the view's own, so the value may be another's
+        kind = str(error).partition(":")[0]
+        raise QueryFailed(
+            "bad_sql", f"{kind}: a value does not fit; TRY_CAST returns NULL for such values"
+        ) from None
 
 
 def hide_other_clusters(cursor: duckdb.DuckDBPyConnection, clusters: Sequence[str]) -> None:
