@@ -57,6 +57,9 @@ _RANGES = {
 }  # fmt: skip
 
 
+MAX_NAME_CHARACTERS = 128  # of an operation, a data type or a reduction
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord:
     """One operation on one communicator as one rank saw it. Unknown values are None, never 0."""
@@ -112,7 +115,13 @@ def canonical_datatype(name: str) -> str:
 
 
 def checked(record: CollectiveRecord) -> CollectiveRecord:
-    """Return the record; raise ValueError for a number out of range or an end before the start."""
+    """Return the record; raise ValueError for what makes no sense.
+
+    That is a number out of range, an end before the start, or a name that is too long.
+    """
+    for text in (record.op, record.datatype, record.reduce_op):
+        if text is not None and len(text) > MAX_NAME_CHARACTERS:
+            raise ValueError(f"{text[:20]!r}… has {len(text)} characters")
     for name, bound in _RANGES.items():
         value = getattr(record, name)
         if value is not None and not 0 <= value < bound:

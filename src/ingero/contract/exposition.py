@@ -9,6 +9,7 @@ from typing import Final
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _INVALID = re.compile(r"[^a-zA-Z0-9_]")
+_MAX_KEPT_CHARACTERS = 256  # longer names, which the sender chose, are converted anew
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 Labels = tuple[tuple[str, str], ...]
@@ -52,11 +53,17 @@ def labels(values: Mapping[str, str]) -> Labels:
     return tuple(sorted(values.items()))
 
 
-@lru_cache(maxsize=4096)
 def metric_name(name: str) -> str:
     """Return `ingero_node_health_score` for the OTLP name `ingero.node.health_score`."""
+    return _kept_name(name) if len(name) <= _MAX_KEPT_CHARACTERS else _plain_name(name)
+
+
+def _plain_name(name: str) -> str:
     plain = _INVALID.sub("_", name)
     return f"_{plain}" if plain[:1].isdigit() else plain
+
+
+_kept_name = lru_cache(maxsize=4096)(_plain_name)
 
 
 def render(families: Iterable[Family]) -> bytes:

@@ -17,8 +17,9 @@ from ingero.contract.exposition import Family, counter, gauge
 from ingero.contract.otlp.body import Encoding, decode
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import Kind, count_items
-from ingero.errors import IngeroError, MalformedPush, Unavailable
+from ingero.errors import IngeroError, MalformedPush, TooLarge, Unavailable
 from ingero.fleet.processor import Taken
+from ingero.transport.otlp.decoding import INLINE_BYTES
 
 BATCH_REQUESTS = 256
 BATCH_BYTES = 1 << 20
@@ -119,7 +120,7 @@ class Forwarder:
             if not self._closing:
                 await asyncio.sleep(FLUSH_S)
             while self._queue:
-                kind, count, body = self._next_batch()
+                kind, count, body = await self._next_batch()
                 try:
                     if body:
                         await self._deliver(kind, count, body)
@@ -132,7 +133,7 @@ class Forwarder:
             if self._closing:
                 return
 
-    def _next_batch(self) -> tuple[Kind, int, bytes]:
+    async def _next_batch(self) -> tuple[Kind, int, bytes]:
         """Take requests of one kind from the head of the queue and join their bytes."""
         kind = self._queue[0][0]
         parts: list[bytes] = []
@@ -147,8 +148,8 @@ class Forwarder:
             self._queued_bytes -= len(body)
             try:
                 if encoding is Encoding.JSON:
-                    body = encode_protobuf(decode(kind, body, encoding))
-            except MalformedPush:
+                    body = await _as_protobuf(kind, body)
+            except (MalformedPush, TooLarge):
                 self.counters.dropped["malformed"] += 1
                 continue
             parts.append(body)
@@ -220,6 +221,13 @@ def forward_families(forwarders: list[Forwarder]) -> list[Family]:
     ]
 
 
+async def _as_protobuf(kind: Kind, body: bytes) -> bytes:
+    def convert() -> bytes:
+        return encode_protobuf(decode(kind, body, Encoding.JSON))
+
+    return convert() if len(body) <= INLINE_BYTES else await asyncio.to_thread(convert)
+
+
 class DebugSink:
     """Logs kind, size and item count of each request, at most ten lines a second.
 
@@ -247,7 +255,8 @@ class DebugSink:
         }
         if self._suppressed:
             fields["suppressed"], self._suppressed = self._suppressed, 0
-        if self.verbosity != "basic":
-            with contextlib.suppress(MalformedPush):  # accepted undecoded; only decoded here
+        if self.verbosity != "basic" and len(body) <= INLINE_BYTES:
+            # accepted undecoded; only decoded here
+            with contextlib.suppress(MalformedPush, TooLarge):
                 fields["items"] = count_items(decode(kind, body, encoding))
         log.info("debug_export", extra=fields)

@@ -32,6 +32,7 @@ from ingero.transport.otlp.decoding import finish
 # A sender whose clock differs by more is counted; its push counts at the time it was received
 CLOCK_SKEW_NS = 60 * 10**9
 MAX_CLUSTERS = 1024
+MAX_NODES = 100_000  # of all clusters together, unless one cluster alone may have more
 _SLICE = 200  # reports or points that are handled without a pause, in a large request
 _EXPLANATIONS = {
     Reject.SCORE_NOT_FINITE: "health score is not a finite number",
@@ -39,7 +40,9 @@ _EXPLANATIONS = {
     Reject.STATE_UNKNOWN: "node state is none of active, calibrating, idle",
     Reject.NODE_ID_MISSING: "health score without ingero.node.id",
     Reject.IDENTITY_INVALID: "node, cluster or job id is empty, too long or has control characters",
-    Reject.TOO_MANY_NODES: "the cluster is full; raise processors.ingero.max_expected_nodes",
+    Reject.TOO_MANY_NODES: (
+        "the cluster, or Fleet, is full; raise processors.ingero.max_expected_nodes"
+    ),
     Reject.TOO_MANY_CLUSTERS: "too many clusters",
 }
 
@@ -139,6 +142,7 @@ class FleetProcessor:
         self.max_clusters = max_clusters
         self.on_measurements = on_measurements
         self.clusters: dict[str, Cluster] = {}
+        self.nodes = 0  # of all clusters
         self.counters = Counters()
 
     def push(
@@ -174,7 +178,7 @@ class FleetProcessor:
         counters.tally[Tally.PUSHES] += 1
         if report.cluster != cluster.name and report.cluster is not None:
             counters.tally[Tally.MISMATCHED] += 1
-        put = cluster.roster.put(report, now_s)
+        put = self._store(cluster.roster, report, now_s)
         counters.puts[put] += 1
         if report.sent_ns and not -CLOCK_SKEW_NS <= report.sent_ns - wall_ns <= CLOCK_SKEW_NS:
             counters.tally[Tally.SKEWED] += 1
@@ -248,7 +252,7 @@ class FleetProcessor:
             if len(self.clusters) >= self.max_clusters:
                 return Reject.TOO_MANY_CLUSTERS
             cluster = self.clusters[name] = Cluster(name, Roster(self.max_nodes))
-        put = cluster.roster.put(report, now_s)
+        put = self._store(cluster.roster, report, now_s)
         self.counters.puts[put] += 1
         if report.sent_ns and abs(report.sent_ns - wall_ns) > CLOCK_SKEW_NS:
             self.counters.tally[Tally.SKEWED] += 1
@@ -256,13 +260,23 @@ class FleetProcessor:
             self._advance(cluster, now_s)  # answers the first score at once, not at the next tick
         return Reject.TOO_MANY_NODES if put is Put.FULL else None
 
+    def _store(self, roster: Roster, report: NodeReport, now_s: float) -> Put:
+        if report.node in roster.rows:
+            return roster.put(report, now_s)
+        if self.nodes >= max(MAX_NODES, self.max_nodes):
+            return Put.FULL
+        put = roster.put(report, now_s)
+        self.nodes += put is not Put.FULL
+        return put
+
     def _refuse(self, rejected: list[tuple[Reject, int]]) -> PartialSuccess:
         for reason, points in rejected:
             self.counters.rejected[reason] += points
-        message = "; ".join(
-            f"{points} x {_EXPLANATIONS[reason]}" for reason, points in rejected[:4]
-        )
-        return PartialSuccess(sum(points for _, points in rejected), message)
+        by_reason: Counter[Reject] = Counter()
+        for reason, points in rejected:
+            by_reason[reason] += points
+        message = "; ".join(f"{n} x {_EXPLANATIONS[why]}" for why, n in list(by_reason.items())[:4])
+        return PartialSuccess(by_reason.total(), message)
 
     def tick(self, now_s: float) -> None:
         """Drop old nodes and recompute every threshold; call it every second."""
@@ -273,6 +287,7 @@ class FleetProcessor:
                 del self.clusters[name]
                 continue
             self._advance(cluster, now_s)
+        self.nodes = sum(len(cluster.roster.rows) for cluster in self.clusters.values())
 
     def _advance(self, cluster: Cluster, now_s: float) -> None:
         ttl_s = self.policy.ttl_s

@@ -7,7 +7,7 @@ to push, so their rendered text is cached.
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import accumulate, islice
 from typing import Final
 
@@ -31,9 +31,10 @@ from ingero.contract.otlp.values import (
     Plain,
     plain_attributes,
 )
-from ingero.errors import MalformedPush
+from ingero.errors import MalformedPush, TooLarge
 from ingero.fleet.kept import KeptBodies
 from ingero.fleet.processor import Taken
+from ingero.transport.otlp.decoding import INLINE_BYTES, finish_in_slices
 
 MAX_KEPT_BYTES: Final = 64 << 20
 MAX_KEPT_BODIES: Final = 1 << 17  # small bodies cost more than their bytes
@@ -66,6 +67,8 @@ _UNBOUNDED: Final = frozenset(
     }
 )
 _MAX_LABEL_CHARACTERS: Final = 200
+_MAX_NAME_CHARACTERS: Final = 200  # of a metric or a label; longer ones are left out
+_MAX_HELP_CHARACTERS: Final = 500
 _MAX_LABELS: Final = 24
 _MAX_TEXTS: Final = 16384
 Sample = tuple[int, str]  # (time in ns, rendered value)
@@ -104,11 +107,11 @@ class ReceivedSeries:
         total, pause_s = 0, time.perf_counter() + slice_s
         for (cluster, _, _), kept in list(self.kept.bodies.items()):
             try:
-                request = decode(MetricsRequest, kept.body, kept.encoding)
-            except MalformedPush:  # the fast path accepts some bodies that decoding rejects
+                request = await _decoded(kept.body, kept.encoding)
+            except (MalformedPush, TooLarge):  # the fast path accepts some that decoding rejects
                 self.unreadable += 1
                 continue
-            total = self._add(request, cluster, families, total)
+            total = await finish_in_slices(self._add(request, cluster, families, total), slice_s)
             if time.perf_counter() > pause_s:
                 await asyncio.sleep(0)
                 pause_s = time.perf_counter() + slice_s
@@ -125,23 +128,33 @@ class ReceivedSeries:
                 await asyncio.sleep(0)
         return b"".join(pieces)
 
-    def _add(self, request: MetricsRequest, cluster: str, families: Families, total: int) -> int:
+    def _add(
+        self, request: MetricsRequest, cluster: str, families: Families, total: int
+    ) -> Generator[None, None, int]:
+        """Add the series of a request, with pauses, and return how many there are now."""
         for resource in request.resource_metrics:
             own = _resource_labels(
                 resource.resource.attributes if resource.resource else (), cluster
             )
             head = render_labels(tuple(sorted(own.items())))[1:-1]
             for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
+                yield
+                if len(metric.name) > _MAX_NAME_CHARACTERS:
+                    self.dropped_series += 1
+                    continue
                 name, kind = _name_and_kind(metric)
                 if name not in families:
                     help = (
-                        (metric.description or metric.name)
+                        (metric.description or metric.name)[:_MAX_HELP_CHARACTERS]
                         .replace("\\", "\\\\")
                         .replace("\n", "\\n")
                     )
                     families[name] = (kind, help, {})
                 samples = families[name][2]
-                for at_ns, tail, value in self._samples(metric, head, own):
+                for number, sample in enumerate(self._samples(metric, head, own)):
+                    if number % _SLICE_LINES == 0:
+                        yield
+                    at_ns, tail, value = sample
                     present = samples.get(tail)
                     if present is None:
                         if total >= self.max_series:
@@ -164,10 +177,10 @@ class ReceivedSeries:
                     sorted((name, value) for name, value in pairs.items() if name not in own)
                 )
                 text = render_labels(free)[1:-1]  # depends on the resource, so it is not cached
-            elif len(self._texts) < _MAX_TEXTS:
-                self._texts[attributes] = text
-            else:
+            elif len(self._texts) >= _MAX_TEXTS:
                 self._texts.clear()
+            elif _is_short(attributes):
+                self._texts[attributes] = text
         return f"{head},{text}" if head and text else head or text
 
     def _samples(
@@ -272,6 +285,8 @@ def _point_labels(attributes: tuple[KeyValue, ...]) -> dict[str, str]:
         value = attribute.value
         if value is None or value.double_value is not None or attribute.key in _UNBOUNDED:
             continue  # a measured number is not a label
+        if len(attribute.key) > _MAX_NAME_CHARACTERS:
+            continue
         plain = plain_attributes((attribute,))[attribute.key]
         if isinstance(plain, str | bool | int):
             pairs.setdefault(metric_name(attribute.key), _label(plain))
@@ -280,4 +295,25 @@ def _point_labels(attributes: tuple[KeyValue, ...]) -> dict[str, str]:
 
 def _label(value: Plain) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text[:_MAX_LABEL_CHARACTERS]
+    if len(text) <= _MAX_LABEL_CHARACTERS:
+        return text
+    return f"{text[: _MAX_LABEL_CHARACTERS - 1]}…"
+
+
+def _is_short(attributes: tuple[KeyValue, ...]) -> bool:
+    """True for attributes that may be kept: the sender chooses how long they are."""
+    return len(attributes) <= _MAX_LABELS and all(
+        len(attribute.key) <= _MAX_NAME_CHARACTERS
+        and attribute.value is not None
+        and len(attribute.value.string_value or "") <= _MAX_LABEL_CHARACTERS
+        and attribute.value.array_value is None
+        and attribute.value.kvlist_value is None
+        and attribute.value.bytes_value is None
+        for attribute in attributes
+    )
+
+
+async def _decoded(body: bytes, encoding: Encoding) -> MetricsRequest:
+    if len(body) <= INLINE_BYTES:
+        return decode(MetricsRequest, body, encoding)
+    return await asyncio.to_thread(decode, MetricsRequest, body, encoding)

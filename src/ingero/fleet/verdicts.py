@@ -7,6 +7,7 @@ from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
 from ingero.contract.measurements.ranks import Measured, decode_ranks
 from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.push.decode import cut_label, problem_with_id
 from ingero.contract.verdict import Verdict, encode_verdicts
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member
@@ -14,6 +15,7 @@ from ingero.core.verdict.policy import VerdictPolicy
 from ingero.fleet.cluster_verdicts import ClusterVerdicts
 from ingero.fleet.silences import Silences
 
+MAX_PENDING_COLLECTIVES = 400_000  # of all clusters, between two ticks
 FORGET_AFTER_S = 3600.0  # a cluster without measurements for this long is removed
 
 
@@ -44,6 +46,7 @@ class VerdictService:
         self.counters = VerdictCounters()
         self.silences = silences or Silences()
         self._now_s = 0.0  # of the last tick
+        self._pending = 0  # collectives of all clusters that wait for the next tick
         self._rates = rates
         self._policy, self._max_clusters = policy or VerdictPolicy(), max_clusters
 
@@ -73,6 +76,7 @@ class VerdictService:
             if now_s - cluster.last_push_s > FORGET_AFTER_S
         ]:
             del self.clusters[name]
+        self._pending = 0
         texts: dict[tuple[str, str], str] = {}
         for name, cluster in self.clusters.items():
             changed += [(name, verdict) for verdict in cluster.tick(now_s, self._policy.stale_s)]
@@ -117,19 +121,26 @@ class VerdictService:
             self.counters.own_times += len(measured.own_times)
             found.add_own_times(index, measured.own_times, now_s)
         if measured.collectives:
-            taken = found.add_collectives(index, measured.collectives)
+            room = max(MAX_PENDING_COLLECTIVES - self._pending, 0)
+            taken = found.add_collectives(index, measured.collectives[:room])
+            self._pending += taken
             self.counters.collectives += taken
             self.counters.overflow += len(measured.collectives) - taken
 
     def _member(self, found: ClusterVerdicts, cluster: str, measured: Measured) -> Member | None:
-        """Return the member that measured, or None when the resource names no node."""
+        """Return the member that measured, or None without a valid node, job and role."""
         resource = measured.resource
         node, job = resource.get(names.NODE_ID), resource.get(names.JOB_ID)
         rank = resource.get(names.RANK, resource.get(names.NODE_RANK))
-        if not isinstance(node, str) or not node:
+        role = resource.get(names.ROLE) or ""
+        if not isinstance(node, str) or any(
+            not isinstance(each, str | int) or problem_with_id(str(each))
+            for each in (node, *(each for each in (job, role) if each not in (None, "")))
+        ):
             return None
         key = (node, None if job is None else str(job), rank if isinstance(rank, int) else None)
-        model, provider = str(resource.get(names.GPU_MODEL) or ""), resource.get(names.PROVIDER)
+        model, provider = resource.get(names.GPU_MODEL), resource.get(names.PROVIDER)
+        model = cut_label(model) if isinstance(model, str) else ""
         known = canonical_provider(provider) if isinstance(provider, str) else None
         gpus = resource.get(names.GPU_COUNT)
         return Member(
@@ -138,7 +149,7 @@ class VerdictService:
             rank=key[2],
             job=key[1],
             gpu_model=model,
-            role=str(resource.get(names.ROLE) or ""),
+            role=str(role),
             source=found.source_of(key, measured),
             gpus=gpus if key[2] is None and isinstance(gpus, int) and gpus > 0 else 1,
             usd_per_gpu_hour=self._rates.find(known, model) if self._rates is not None else None,

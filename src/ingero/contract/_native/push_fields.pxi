@@ -1,5 +1,9 @@
 # What the attributes and points of a plain push mean, whichever encoding they were read from.
 
+cdef enum:
+    MAX_LABEL = 253  # longer ones are cut by the full decoder
+
+
 cdef struct Attribute:
     Slice key
     Slice text
@@ -40,7 +44,7 @@ cdef inline int _use_resource_attribute(Attribute* attribute, Found* found) noex
     if slice_is(attribute.key, b"ingero.job.id", 13):
         return _keep_once(attribute, &found.job)
     if slice_is(attribute.key, b"ingero.provider", 15):
-        return _keep_once(attribute, &found.provider)
+        return _keep_once(attribute, &found.provider) or found.provider.size > MAX_LABEL
     if slice_is(attribute.key, b"ingero.rank", 11):
         found.rank = attribute.number
     elif slice_is(attribute.key, b"ingero.node.rank", 16):
@@ -83,7 +87,7 @@ cdef inline int _use_point(Slice name, Point* point, Found* found) noexcept nogi
             point.workload.at = <Bytes><const char*>b"unknown"
             point.workload.size = 7
         if not (slice_is(point.state, b"active", 6) or slice_is(point.state, b"calibrating", 11)
-                or slice_is(point.state, b"idle", 4)) or point.workload.size > 253:
+                or slice_is(point.state, b"idle", 4)) or point.workload.size > MAX_LABEL:
             return -1
         found.has_score = True
         found.score = value
@@ -97,12 +101,16 @@ cdef inline int _use_point(Slice name, Point* point, Found* found) noexcept nogi
         else:
             found.mode = point.older_mode
             found.has_mode = point.has_older_mode
+        if found.has_mode and found.mode.size > MAX_LABEL:
+            return -1
     elif slice_is(name, b"ingero.node.degradation_warning", 31):
         if not (point.has_double or point.has_int):
             return -1
         found.degraded.is_set = True
         found.degraded.value = value != 0.0
     elif slice_is(name, b"ingero.node.info", 16):
+        if point.gpu_model.at != NULL and point.gpu_model.size > MAX_LABEL:
+            return -1
         found.gpu_model = point.gpu_model
         found.gpu_count = point.gpu_count
     elif slice_is(name, b"ingero.node.straggler_event", 27):

@@ -22,7 +22,8 @@ from ingero.contract.otlp.values import (
 )
 from ingero.contract.types import NodeState
 
-MAX_ID_CHARACTERS = 253  # a DNS name; longer ids are a mistake or an attack on label storage
+MAX_ID_BYTES = 253  # a DNS name; longer ids are refused, because cutting them would merge them
+MAX_LABEL_CHARACTERS = 253  # of a GPU model, workload, provider or mode; longer ones are cut
 _MAX_NS = 2**64 - 1  # larger numbers, which JSON can carry, are cut to this
 STATES = (NodeState.ACTIVE.value, NodeState.CALIBRATING.value, NodeState.IDLE.value)
 
@@ -117,8 +118,18 @@ def decode_push(request: MetricsRequest) -> Push:
 def problem_with_id(value: str) -> bool:
     """Return whether an id could forge a header, a label or a log line."""
     return (
-        not 0 < len(value) <= MAX_ID_CHARACTERS or not value.isprintable() or value != value.strip()
+        not 0 < len(value) <= MAX_ID_BYTES
+        or not value.isprintable()
+        or value != value.strip()
+        or len(value.encode()) > MAX_ID_BYTES
     )
+
+
+def cut_label(text: str) -> str:
+    """Return a text for people; where it is too long, its end is replaced by an ellipsis."""
+    if len(text) <= MAX_LABEL_CHARACTERS:
+        return text
+    return f"{text[: MAX_LABEL_CHARACTERS - 1]}…"
 
 
 def _refuse_identity(
@@ -174,7 +185,7 @@ class _Health:
             _text(identity, names.JOB_ID) or None,
             rank if rank is not None else _number(identity, names.NODE_RANK),
             _number(identity, names.WORLD_SIZE),
-            _text(identity, names.PROVIDER),
+            _label(identity, names.PROVIDER),
             self.score,
             self.state,
             self.workload,
@@ -188,7 +199,8 @@ class _Health:
 
     def read_mode(self, point: NumberPoint) -> None:
         found = plain_attributes(point.attributes)
-        self.mode = _text(found, names.DETECTION_MODE) or _text(found, "mode")  # an older spelling
+        # the second is an older spelling
+        self.mode = _label(found, names.DETECTION_MODE) or _label(found, "mode")
 
     def read_degraded(self, point: NumberPoint) -> None:
         self.degraded = bool(_value(point))
@@ -200,7 +212,7 @@ class _Health:
     def read_info(self, point: NumberPoint) -> None:
         found = plain_attributes(point.attributes)
         self.gpu_model, self.gpu_count = (
-            _text(found, names.GPU_MODEL),
+            _label(found, names.GPU_MODEL),
             _number(found, names.GPU_COUNT),
         )
 
@@ -214,7 +226,7 @@ class _Health:
         elif state not in STATES:
             self.refuse(Reject.STATE_UNKNOWN)
         else:
-            self.score, self.state, self.workload = score, state, workload[:MAX_ID_CHARACTERS]
+            self.score, self.state, self.workload = score, state, cut_label(workload)
             self.sent_ns = min(point.time_unix_nano, _MAX_NS)
 
     def refuse(self, reason: Reject) -> None:
@@ -252,6 +264,11 @@ def _value(point: NumberPoint) -> float:
 def _text(found: Mapping[str, Plain], key: str) -> str | None:
     value = found.get(key)
     return value if isinstance(value, str) else None
+
+
+def _label(found: Mapping[str, Plain], key: str) -> str | None:
+    text = _text(found, key)
+    return None if text is None else cut_label(text)
 
 
 def _number(found: Mapping[str, Plain], key: str) -> int | None:
