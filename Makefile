@@ -54,7 +54,7 @@ surface: $(READY) ## record the public surface: names, fields, commands, metrics
 
 .PHONY: lock
 lock: ## pin all dependencies again, with hashes and without index addresses
-	uv pip compile --quiet --universal --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --extra dev --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 
 .PHONY: clean
 clean: ## remove everything that set-up and tests created
@@ -77,6 +77,13 @@ peers: ## install the programs that tests and benchmarks compare with: Collector
 .PHONY: crash-echo
 crash-echo: $(READY) ## kill Echo and its store process 20 times under load; every acknowledged event must be stored exactly once
 	$(BIN)/python -m tests.e2e.echo_crash --kills 20
+
+SECONDS ?= 60
+FUZZ = $(filter-out __main__ test_targets,$(basename $(notdir $(wildcard tests/fuzz/*.py))))
+.PHONY: fuzz
+fuzz: $(READY) ## run every fuzz target, guided by coverage; SECONDS=n each
+	@$(BIN)/python -c "import atheris" 2>/dev/null || VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet "atheris>=2.3"
+	@for target in $(FUZZ); do echo "$$target"; $(BIN)/python -m tests.fuzz $$target $(SECONDS); done
 
 SEED ?= 7
 .PHONY: scoreboard
