@@ -86,6 +86,11 @@ fuzz: $(READY) ## run every fuzz target, guided by coverage; SECONDS=n each
 	@for target in $(FUZZ); do echo "$$target"; $(BIN)/python -m tests.fuzz $$target $(SECONDS); done
 
 SEED ?= 7
+MINUTES ?= 60
+.PHONY: mutants
+mutants: $(READY) ## change the code a little, many times: which changes does no test notice? MINUTES=60, SEED=n
+	nice $(BIN)/python -m tests.mutation --minutes $(MINUTES) --seed $(SEED) --workers $(WORKERS)
+
 .PHONY: scoreboard
 scoreboard: $(READY) ## run fifteen scenarios with three detectors and check the gates (SEED=n; takes minutes, resumes if interrupted)
 	nice $(BIN)/python -m bench.detection --seed $(SEED)
