@@ -149,7 +149,8 @@ def test_the_sink_receives_23_states_and_one_resolved_from_a_real_agent_f009_f01
         )
         running.callback(sink.kill)
         assert sink.stderr is not None
-        address = sink.stderr.readline().split("metrics=")[1].strip()
+        started = next(line for line in sink.stderr if "metrics=" in line)
+        address = started.split("metrics=")[1].strip()
         one = running.enter_context(
             agent(
                 tmp_path,

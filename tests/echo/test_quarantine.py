@@ -19,7 +19,7 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
     answer = CliRunner().invoke(
         command, ["quarantine", *words, "--db-path", str(folder / "echo.db")], standalone_mode=False
     )
-    return int(answer.return_value or 0), answer.output
+    return int(answer.return_value or 0), answer.stdout
 
 
 def metric_of(echo: RunningEcho, name: str) -> float:

@@ -61,7 +61,7 @@ TIMES = ("epoch", "infinity", "-infinity", "294247-01-10", "1600-01-01", "99999-
 
 hostile = (
     st.sampled_from((*REALS, *WORDS, *TIMES, 2**63 - 1, -(2**63), 2**31, True, None, b"\xff\xfe"))
-    | st.sampled_from(("x" * (1 << 20), "9" * (1 << 20), "{" * 50_000, '{"a":' * 5_000))
+    | st.sampled_from(("x" * (1 << 16), "9" * (1 << 16), "{" * 50_000, '{"a":' * 5_000))
     | st.floats()
     | st.integers(-(2**63), 2**63 - 1)
     | st.text(st.characters(codec="utf-8"), max_size=20)
