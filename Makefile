@@ -16,7 +16,8 @@ help: ## list the targets
 $(READY): requirements.lock pyproject.toml setup.py $(NATIVE)
 	@echo "setting up $(VENV) (once; about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3 cannot make virtual environments: install python3-venv" >&2; exit 1; }
-	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.13"
+	@test -x $(BIN)/uv || { awk '/^uv==/ {uv = 1} uv; uv && !/\\$$/ {exit}' requirements.lock > $(VENV)/uv.txt; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.txt; }
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q src  # commands start in half the time, also where nobody may write bytecode later
@@ -83,13 +84,19 @@ FUZZ = $(filter-out __main__ test_targets,$(basename $(notdir $(wildcard tests/f
 .PHONY: fuzz
 fuzz: $(READY) ## run every fuzz target, guided by coverage; SECONDS=n each
 	@$(BIN)/python -c "import atheris" 2>/dev/null || VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet "atheris>=2.3"
-	@for target in $(FUZZ); do echo "$$target"; $(BIN)/python -m tests.fuzz $$target $(SECONDS); done
+	@failed=; for target in $(FUZZ); do echo "$$target"; $(BIN)/python -m tests.fuzz $$target $(SECONDS) || failed="$$failed $$target"; done; \
+	test -z "$$failed" || { echo "found something:$$failed (see .cache/fuzz)" >&2; exit 1; }
 
 SEED ?= 7
 MINUTES ?= 60
 .PHONY: mutants
 mutants: $(READY) ## change the code a little, many times: which changes does no test notice? MINUTES=60, SEED=n
 	nice $(BIN)/python -m tests.mutation --minutes $(MINUTES) --seed $(SEED) --workers $(WORKERS)
+
+.PHONY: soak
+soak: MINUTES = 30
+soak: $(READY) ## run all services under load with a fault every minute; fails on leaks, lost events and false verdicts (MINUTES=30, LEAK=1)
+	nice $(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(LEAK),--leak)
 
 .PHONY: scoreboard
 scoreboard: $(READY) ## run fifteen scenarios with three detectors and check the gates (SEED=n; takes minutes, resumes if interrupted)
@@ -104,6 +111,10 @@ scoreboard-seeds: $(READY) ## check the gates on many untuned seeds (SEEDS=a-b; 
 bench-fleet: $(READY) ## measure what a push costs Fleet, compared with a constant answer and plain ASGI; PASS or FAIL per requirement
 	$(BIN)/python -m bench.fleet_push
 
+.PHONY: bench-fleet-memory
+bench-fleet-memory: $(READY) ## measure the memory of Fleet with a hundred nodes, with and without gRPC
+	$(BIN)/python -m bench.fleet_memory
+
 .PHONY: bench-peers
 bench-peers: $(READY) peers ## send the same pushes to Fleet and to an OpenTelemetry Collector (needs Go)
 	$(BIN)/python -m bench.fleet_vs_collector
@@ -111,6 +122,10 @@ bench-peers: $(READY) peers ## send the same pushes to Fleet and to an OpenTelem
 .PHONY: bench-echo
 bench-echo: $(READY) ## measure Echo's ingest, compared with row-by-row inserts; PASS or FAIL per requirement
 	$(BIN)/python -m bench.echo_ingest
+
+.PHONY: bench-attacks
+bench-attacks: $(READY) ## send known attacks to Fleet and Echo, and measure memory, how long the event loop is held, and who waits
+	$(BIN)/python -m bench.attacks
 
 .PHONY: bench-verdict
 bench-verdict: $(READY) ## measure a verdict tick for 10,000 ranks, and the matching of collectives compared with a plain loop

@@ -88,7 +88,7 @@ def verdicts(columns: Collectives) -> list[tuple[str, int | None, str]]:
         )
         engine.observe(batch, START_S + second)
         found += [
-            (str(verdict.state), verdict.rank, str(verdict.cause))
+            (str(verdict.state), verdict.rank, str(verdict.cause_class))
             for verdict in engine.tick(START_S + second)
             if verdict.state is not VerdictState.SUSPECT
         ]

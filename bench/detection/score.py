@@ -92,18 +92,20 @@ def _extras(world: World, outcome: Outcome, result: Score) -> None:
     known = [c for c in named if c in world.cause]
     if known and world.period is None:
         result.class_known = len(known)
-        result.class_right = sum(named[c].cause is world.cause[c] for c in known)
+        result.class_right = sum(named[c].cause_class is world.cause[c] for c in known)
     if world.period is not None and named:
         result.period_right = sum(
             v.period is not None and abs(v.period - world.period) <= 2 for v in named.values()
         )
     if world.fleet_cause is not None:
         result.fleet_events_right = len(
-            {f for f, v in outcome.fleet_events if v.cause is world.fleet_cause}
+            {f for f, v in outcome.fleet_events if v.cause_class is world.fleet_cause}
         )
     claims = (CauseClass.NETWORK, CauseClass.HANG)
     wrong = {
-        f for f, v in outcome.fleet_events if v.cause in claims and v.cause is not world.fleet_cause
+        f
+        for f, v in outcome.fleet_events
+        if v.cause_class in claims and v.cause_class is not world.fleet_cause
     }
     result.fleets_all, result.fleet_events_wrong = world.fleets, len(wrong)
     if len(world.culprits) == world.fleets and world.period is None and known:

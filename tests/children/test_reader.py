@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from ingero.children import reader
 from ingero.children.reader import ChildEnded, ReadingChild
 from ingero.errors import MalformedInput
 
@@ -61,3 +62,15 @@ def test_a_child_ends_after_its_cpu_time() -> None:
     with _child(LIMITED + "while True: pass") as child, pytest.raises(ChildEnded) as ended:
         next(child.frames())
     assert ended.value.signal == signal.SIGXCPU
+
+
+def test_a_child_that_closes_its_output_and_stays_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "END_TIMEOUT_S", 0.2)
+    with (
+        _child("import os; os.close(1); sys.stdin.read()") as child,
+        pytest.raises(ChildEnded) as ended,
+    ):
+        next(child.frames())
+    assert ended.value.timed_out

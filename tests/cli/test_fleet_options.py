@@ -143,7 +143,7 @@ async def test_a_cluster_nobody_pushes_for_is_an_error_not_good_news(
 ) -> None:
     async with running() as fleet:
         url = f"http://{fleet.addresses['threshold']}"
-        assert await asyncio.to_thread(run, ["status", "--fleet", url, "--cluster", "tpyo"]) == 1
+        assert await asyncio.to_thread(run, ["status", "--fleet", url, "--cluster", "tpyo"]) == 3
         assert "no cluster 'tpyo' has pushed; there are: none yet" in capsys.readouterr().err
         assert await asyncio.to_thread(run, ["silence", "lift", "n1", "--fleet", url]) == 1
         assert "n1 was not silenced; `ingero silence list` shows who is" in capsys.readouterr().err

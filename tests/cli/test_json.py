@@ -47,7 +47,8 @@ def test_every_answer_is_one_document(
         "OUT": tmp_path / "out.db",
     }
     status = run([str(files.get(argument, argument)) for argument in arguments] + ["--json"])
-    assert status == 0 or arguments == ["check"]  # which speaks of the machine it runs on
+    # `check` speaks of the machine it runs on; `explain` finds something slow
+    assert status == 0 or arguments[0] in ("check", "explain")
     assert json.loads(capsys.readouterr().out) is not None
 
 

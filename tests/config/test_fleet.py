@@ -9,8 +9,11 @@ from ingero.config.fleet import FleetConfig
 from ingero.config.loader import load_file, load_text, to_mapping
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
+from ingero.transport.tls import is_loopback
 
-SHIPPED = Path(__file__).parents[2] / "configs" / "fleet-config.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs"
+SHIPPED = CONFIGS / "fleet-config-plain.yaml"
+SECURED = CONFIGS / "fleet-config.yaml"
 
 
 def load(text: str) -> FleetConfig:
@@ -34,6 +37,23 @@ def test_published_configuration_loads_unchanged() -> None:
 def test_without_a_file_the_same_on_loopback() -> None:
     shipped = json.dumps(to_mapping(load_file(FleetConfig, SHIPPED)))
     assert json.loads(shipped.replace("0.0.0.0", "127.0.0.1")) == to_mapping(FleetConfig())
+
+
+def test_shipped_configuration_is_the_plain_one_with_certificates_and_tokens() -> None:
+    secured = load_file(FleetConfig, SECURED)
+    for listener in secured.listeners():
+        if not is_loopback(listener.endpoint):
+            assert listener.tls is not None, listener.key
+            assert listener.token_file is not None, listener.key
+    assert _without_secrets(to_mapping(secured)) == to_mapping(load_file(FleetConfig, SHIPPED))
+
+
+def _without_secrets(mapping: dict[str, object]) -> dict[str, object]:
+    return {
+        key: _without_secrets(value) if isinstance(value, dict) else value
+        for key, value in mapping.items()
+        if key not in ("tls", "token_file")
+    }
 
 
 def test_effective_configuration_loads_again() -> None:

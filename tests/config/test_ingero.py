@@ -1,5 +1,6 @@
 """ingero.yaml: where it is found, what it means, and what it refuses; flags win over it."""
 
+import os
 import pwd
 from pathlib import Path
 
@@ -167,3 +168,38 @@ def test_a_tilde_is_the_home_of_the_caller_also_under_sudo_must_32(
     file = tmp_path / "ingero.yaml"
     file.write_text("store: {path: ~/traces/t.db}\n")
     assert load_ingero(file).store.path == Path("/home/ana/traces/t.db")
+
+
+def test_a_file_that_another_user_put_into_the_folder_is_refused(empty_home: Path) -> None:
+    """It could send the token of whoever runs a command there to an address of its author."""
+    here = Path("ingero.yaml")
+    here.write_text("fleet: {cluster_id: here}")
+    here.chmod(0o666)
+    with pytest.raises(ConfigError, match=r"can be changed by everybody.*\$INGERO_CONFIG"):
+        load_ingero()
+    assert load_ingero(here).fleet.cluster_id == "here"  # named, so it is read
+    here.chmod(0o644)
+    assert load_ingero().fleet.cluster_id == "here"
+    if os.geteuid() != 0:
+        pytest.skip("needs root: files of other users")
+    os.chown(here, 12345, 12345)
+    with pytest.raises(ConfigError, match="is of user 12345, so it is not read by itself"):
+        load_ingero()
+    here.unlink()
+    here.symlink_to(empty_home / "mine.yaml")
+    (empty_home / "mine.yaml").write_text("")
+    os.lchown(here, 12345, 12345)
+    with pytest.raises(ConfigError, match="is of user 12345"):
+        load_ingero()
+
+
+def test_under_sudo_the_callers_file_is_read(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    here = Path("ingero.yaml")
+    here.write_text("fleet: {cluster_id: here}")
+    os.chown(here, 12345, 12345)
+    monkeypatch.setenv("SUDO_UID", "12345")
+    assert load_ingero().fleet.cluster_id == "here"

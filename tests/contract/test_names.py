@@ -72,6 +72,10 @@ OURS = {
     "ROLE": "ingero.role",
     "VERDICT_HEADER": "X-Ingero-Verdict",
     "VERDICT_METADATA": "ingero-verdict",
+    "ASK_HEADER": "X-Ingero-Ask",
+    "ASK_METADATA": "ingero-ask",
+    "RANK_SIGNAL": "ingero.rank.signal",
+    "RANK_CAUSE": "ingero.rank.cause",
     "NODE_QUERY": "node_id",
     "COLLECTIVE_LATENESS_MS": "ingero.collective.lateness_ms",
     "STEP_OWN_TIME_MS": "ingero.step.own_time_ms",
@@ -100,9 +104,15 @@ def test_no_word_on_the_wire_drifts() -> None:
         "none",
     ]
     assert {state.value for state in NodeState} == {"active", "calibrating", "idle", "stale"}
-    assert {"suspect", "straggler", "recovering", "resolved", "fleet_event", "not_sure"} <= {
-        s.value for s in VerdictState
-    }
+    assert {
+        "suspect",
+        "straggler",
+        "late",
+        "recovering",
+        "resolved",
+        "fleet_event",
+        "not_sure",
+    } <= {s.value for s in VerdictState}
     assert {
         "compute",
         "host",

@@ -90,7 +90,7 @@ def test_a_verdict_is_one_flat_line() -> None:
         state=VerdictState.STRAGGLER,
         node="n1",
         rank=3,
-        cause=CauseClass.COMPUTE,
+        cause_class=CauseClass.COMPUTE,
         since=5.0,
         excess=0.2,
     )

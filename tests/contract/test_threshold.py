@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from ingero.contract.threshold import (
     COLD_START,
     Delivery,
+    QuorumReason,
     ServedThreshold,
     decode_answer,
     decode_headers,
@@ -64,6 +65,11 @@ def test_answer_of_the_get_endpoint() -> None:
         encode_answer(ServedThreshold(0.870348, True))
         == b'{"threshold":0.870348,"quorum_met":true}'
     )
+    few = ServedThreshold(0.87, False, QuorumReason.FEW_NODES)
+    assert encode_answer(few) == (
+        b'{"threshold":0.870000,"quorum_met":false,"quorum_reason":"few_nodes"}'
+    )
+    assert decode_answer(encode_answer(few)) == (Delivery.HIT, few)
     assert encode_answer(COLD_START) == b'{"threshold":0,"quorum_met":false}'
     assert decode_answer(encode_answer(ServedThreshold(0.870348, True))) == (
         Delivery.HIT,
@@ -89,3 +95,20 @@ def test_answer_of_the_get_endpoint() -> None:
 )
 def test_answers_that_are_not_believed(body: bytes) -> None:
     assert decode_answer(body) == (Delivery.REJECTED, None)
+
+
+@pytest.mark.parametrize(
+    ("quorum", "text", "reason"),
+    [
+        ("false", "few_nodes", QuorumReason.FEW_NODES),
+        ("false", " Panic ", QuorumReason.PANIC),
+        ("false", "full_moon", None),
+        ("false", None, None),
+        ("true", "few_nodes", None),
+    ],
+)
+def test_f016_the_reason_is_read_without_quorum_and_an_unknown_one_is_ignored(
+    quorum: str, text: str | None, reason: QuorumReason | None
+) -> None:
+    expected = ServedThreshold(0.8, quorum == "true", reason)
+    assert decode_headers("0.8", quorum, text) == (Delivery.HIT, expected)

@@ -1,8 +1,10 @@
-"""Durations as text, short and exact."""
+"""Durations as text, short and readable."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ingero.core.durations import exact_duration, human_duration, rounded_to
+from ingero.core.durations import human_duration, readable_duration
 
 S = 1_000_000_000
 
@@ -22,15 +24,21 @@ def test_short_form(duration_ns: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("duration_ns", "text"),
     [
-        (25_799_899, "25.799899ms"), (73_194, "73.194µs"), (1_904_932, "1.904932ms"),
-        (6_273_000_000, "6.273s"),
-        (988_000_000, "988ms"), (16_700, "16.7µs"), (1_050_000, "1.05ms"), (90 * S, "1m30s"),
-        (0, "0ns"),
+        (0, "0 ns"), (999, "999 ns"), (16_700, "16.7 µs"), (73_194, "73.2 µs"),
+        (999_960, "1 ms"), (1_904_932, "1.9 ms"), (25_799_899, "25.8 ms"),
+        (154_635_043, "154.6 ms"), (988_000_000, "988 ms"), (999_960_000, "1 s"),
+        (6_273_000_000, "6.27 s"), (59_960_000_000, "1 min"), (90 * S, "1 min 30 s"),
     ],
 )  # fmt: skip
-def test_exact_form(duration_ns: int, text: str) -> None:
-    assert exact_duration(duration_ns) == text
+def test_readable_form(duration_ns: int, text: str) -> None:
+    assert readable_duration(duration_ns) == text
 
 
-def test_rounding() -> None:
-    assert rounded_to(987_642_000, 1_000_000) == 988_000_000
+@given(st.integers(0, 10**13))
+def test_a_readable_duration_is_right_to_three_digits(duration_ns: int) -> None:
+    units = {"ns": 1, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
+    words = readable_duration(duration_ns).split()
+    read = sum(
+        float(value) * units[unit] for value, unit in zip(words[::2], words[1::2], strict=True)
+    )
+    assert read == pytest.approx(duration_ns, rel=0.01)

@@ -113,7 +113,7 @@ def test_csv_has_one_header(nodes: list[str], home: Path) -> None:
 
 
 def test_f141_explain_lists_the_worst_first(nodes: list[str], home: Path) -> None:
-    result = ingero("explain", "--nodes", ",".join(nodes), home=home)
+    result = ingero("explain", "--nodes", ",".join(nodes), home=home, status=1)
     assert result.stdout.startswith(
         "FLEET CAUSAL CHAINS - 6 chain(s) from 3 node(s)\n\n[HIGH] [gpu-node-01] cuMemAlloc"
     )
@@ -123,8 +123,10 @@ def test_f141_explain_lists_the_worst_first(nodes: list[str], home: Path) -> Non
 
 
 def test_explain_json_equals_the_recorded_fan_out(nodes: list[str], home: Path) -> None:
-    ours = json.loads(ingero("explain", "--nodes", ",".join(nodes), "--json", home=home).stdout)
-    assert ours == json.loads(shared("data/ingero-wire/api/fanout-chains.json").read_text())
+    answer = ingero("explain", "--nodes", ",".join(nodes), "--json", home=home, status=1)
+    assert json.loads(answer.stdout) == json.loads(
+        shared("data/ingero-wire/api/fanout-chains.json").read_text()
+    )
 
 
 def test_f149_a_silent_node_is_a_warning_and_on_request_a_status(

@@ -99,7 +99,9 @@ def test_quorum_over_real_pushes_then_killed_and_back_again() -> None:
         process.kill()
         process.wait()
     with fleet(*config) as (process, addresses):
-        assert push(addresses["http"], "n0", 0.9)[1]["X-Ingero-Quorum-Met"] == "false"
+        alone = push(addresses["http"], "n0", 0.9)[1]
+        assert alone["X-Ingero-Quorum-Met"] == "false"
+        assert alone["X-Ingero-Quorum-Reason"] == "few_nodes"
         for i in range(5):
             push(addresses["http"], f"n{i}", 0.9)
         until(lambda: push(addresses["http"], "n0", 0.9)[1]["X-Ingero-Quorum-Met"] == "true")
@@ -297,4 +299,4 @@ def test_check_print_and_mistakes(tmp_path: Path) -> None:
         f"receivers: {{otlp: {{protocols: {{http: {{token_file: {tmp_path / 'gone'}}}}}}}}}\n"
     )
     status, text = run("--config", str(good), "--check")
-    assert (status, "protocols.http.endpoint: cannot read token file" in text) == (1, True)
+    assert (status, f"files that do not exist: {tmp_path / 'gone'}" in text) == (1, True)

@@ -231,7 +231,7 @@ async def test_a_database_that_is_not_ours_stops_the_start_with_the_reason(tmp_p
     newer.execute("UPDATE meta SET value = 99 WHERE key = 'schema_version'")
     newer.close()
     with pytest.raises(
-        StoreError, match="schema version 99, this program supports 2; use a newer ingero-echo"
+        StoreError, match="schema version 99, this program supports 3; use a newer ingero-echo"
     ):
         await Engine(settings(tmp_path)).start()
 

@@ -77,7 +77,7 @@ ALLOWED = [
     "SELECT DISTINCT ON (node_id) node_id::VARCHAR COLLATE nocase FROM events TABLESAMPLE 50% "
     "ORDER BY node_id LIMIT 10%",
     "SELECT {'a': 1}::STRUCT(a INT), [1]::INT[1], 1::DECIMAL(4, 2), TRY_CAST('x' AS ENUM('x'))",
-    "SELECT [x + 1 FOR x IN [1]], list_reduce([1, 2], lambda x, y: x + y), COLUMNS('node.*') "
+    "SELECT [x + 1 FOR x IN [1]], list_transform([1, 2], lambda x: x + 1), COLUMNS('node.*') "
     "FROM events",
     "SELECT node_id, GROUPING(node_id) FROM events GROUP BY CUBE (node_id) ORDER BY #1",
     "SELECT node_id FROM events UNION ALL BY NAME SELECT node_id FROM node_metrics",

@@ -25,10 +25,11 @@ BOMBS = [
     "FROM t) SELECT s FROM t)",
     "SELECT printf('%1500000000d', 1)",
     "SELECT format('{:>1500000000}', 'x')",
-    "SELECT len(range(1000000000))",
+    "SELECT len(list(range)) FROM range(1000000000)",
     "SELECT list(a.range || b.range) FROM range(30000) a, range(30000) b",
     "SELECT length(string_agg(md5(range::VARCHAR), ',')) FROM range(200000000)",
-    "SELECT length(array_to_string(list_transform(range(100000000), x -> 'long text ' || x), ','))",
+    "SELECT length(array_to_string(list_transform(list(range), x -> 'long text ' || x), ',')) "
+    "FROM range(100000000)",
     "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range % 7 = b.range % 11",
     "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT count(*) FROM t",
     "SELECT a.range FROM range(100000000) a, range(100000000) b ORDER BY hash(a.range, b.range)",

@@ -60,11 +60,13 @@ async def test_grpc_and_http_leave_identical_state() -> None:
 async def test_cluster_by_metadata_and_verdict_back() -> None:
     async with running() as fleet:
         fleet.receiver.verdict_texts = {("meta", "a"): '["meta/a"]'}
+        fleet.receiver.ask_texts = {("meta", "a"): '["why"]'}
         _, headers, _ = await export(
             fleet.addresses["grpc"], protobuf("a", 0.9), ("ingero.cluster.id", "meta")
         )
         assert list(fleet.processor.clusters) == ["meta"]
         assert headers["ingero-verdict"] == '["meta/a"]'
+        assert headers["ingero-ask"] == '["why"]'
 
 
 async def test_malformed_call_is_invalid_argument_with_the_threshold() -> None:

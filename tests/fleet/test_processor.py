@@ -8,7 +8,7 @@ from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_json, encode_protobuf
 from ingero.contract.push.decode import Reject
-from ingero.contract.threshold import COLD_START
+from ingero.contract.threshold import COLD_START, QuorumReason
 from ingero.core.health.threshold import PanicReason, ThresholdPolicy
 from ingero.errors import MalformedPush
 from ingero.fleet.processor import FleetProcessor, Taken
@@ -55,6 +55,19 @@ def test_quorum_needs_statistical_min() -> None:
     feed(fleet, {"c": 0.9}, 1.0)
     fleet.tick(2.0)
     assert fleet.served("train").quorum_met
+
+
+def test_f016_without_quorum_the_reason_is_few_nodes_or_panic() -> None:
+    fleet = processor()
+    feed(fleet, {f"n{i}": 0.9 for i in range(4)}, 0.0)
+    fleet.tick(1.0)
+    assert fleet.served("train").reason is QuorumReason.FEW_NODES
+    feed(fleet, {f"n{i}": 0.9 for i in range(5)}, 2.0)
+    fleet.tick(3.0)
+    assert fleet.served("train").reason is None
+    feed(fleet, {f"n{i}": 0.05 for i in range(5)}, 4.0)
+    fleet.tick(5.0)
+    assert fleet.served("train").reason is QuorumReason.PANIC
 
 
 def test_three_healthy_nodes_are_served_about_0_88() -> None:

@@ -175,12 +175,14 @@ async def test_bearer_token(tmp_path: object) -> None:
 async def test_verdict_is_part_of_the_reply() -> None:
     async with running() as fleet:
         fleet.receiver.verdict_texts = {("train", "slow"): '[{"node":"slow"}]'}
+        fleet.receiver.ask_texts = {("train", "slow"): '[{"episode":"e"}]'}
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         for headers in (PB, {**PB, "Content-Encoding": "identity"}):
-            assert (await post(url, protobuf("slow", 0.2), headers))[1][
-                "x-ingero-verdict"
-            ] == '[{"node":"slow"}]'
-            assert "x-ingero-verdict" not in (await post(url, protobuf("fast", 0.9), headers))[1]
+            reply = (await post(url, protobuf("slow", 0.2), headers))[1]
+            assert reply["x-ingero-verdict"] == '[{"node":"slow"}]'
+            assert reply["x-ingero-ask"] == '[{"episode":"e"}]'
+            reply = (await post(url, protobuf("fast", 0.9), headers))[1]
+            assert not {"x-ingero-verdict", "x-ingero-ask"} & set(reply)
 
 
 async def test_pipelined_split_and_odd_requests_over_one_connection() -> None:

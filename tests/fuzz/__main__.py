@@ -1,7 +1,8 @@
 """`python -m tests.fuzz TARGET SECONDS`: run one target, guided by coverage.
 
 Needs atheris, the extra `fuzz`. A target is a module in this folder with a function
-`fuzz(data: bytes)` that raises for a finding; its corpus is the folder `corpus/TARGET`.
+`fuzz(data: bytes)` that raises for a finding; its corpus is the folder `corpus/TARGET`. What is
+found is kept in `.cache/fuzz`: it belongs into the corpus, together with its fix.
 """
 
 import importlib
@@ -12,6 +13,7 @@ from pathlib import Path
 import atheris
 
 FOLDER = Path(__file__).parent
+FOUND = FOLDER.parents[1] / ".cache" / "fuzz"
 
 
 def main() -> None:
@@ -19,9 +21,14 @@ def main() -> None:
     with atheris.instrument_imports(include=["ingero"]):
         module = importlib.import_module(f"tests.fuzz.{target}")
     corpus = FOLDER / "corpus" / target
-    with tempfile.TemporaryDirectory() as found:
-        arguments = [f"-max_total_time={seconds}", "-max_len=4096", "-timeout=20"]
-        atheris.Setup([sys.argv[0], *arguments, found, str(corpus)], module.fuzz)
+    FOUND.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as new:
+        options = {
+            "max_total_time": seconds, "max_len": "4096", "timeout": "20", "verbosity": "0",
+            "print_final_stats": "1", "artifact_prefix": f"{FOUND}/{target}-",
+        }  # fmt: skip
+        arguments = [f"-{name}={value}" for name, value in options.items()]
+        atheris.Setup([sys.argv[0], *arguments, new, str(corpus)], module.fuzz)
         atheris.Fuzz()
 
 

@@ -15,9 +15,9 @@ def fuzz(data: bytes) -> None:
     if not data:
         return
     kind, is_json, body = KINDS[data[0] % 3], data[0] & 0x80 != 0, data[1:]
-    table, row = limits._TABLE, limits._ROOTS[kind]
-    found = limits.scan_protobuf(body, table, row, BOUNDS)
-    assert found == limits.scan_protobuf_purely(body, table, row, BOUNDS)
+    table, rows = limits.field_table()
+    found = limits.scan_protobuf(body, table, rows[kind], BOUNDS)
+    assert found == limits.scan_protobuf_purely(body, table, rows[kind], BOUNDS)
     assert limits.scan_json(body, BOUNDS) == limits.scan_json_purely(body, BOUNDS)
     plain = decode_plain_push(body, is_json)
     try:

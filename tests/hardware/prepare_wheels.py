@@ -34,6 +34,7 @@ WHEELS = (
         "idna",
         "msgspec",
         "multidict",
+        "nvidia-ml-py",
         "opentelemetry-proto",
         "propcache",
         "protobuf",

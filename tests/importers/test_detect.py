@@ -164,6 +164,7 @@ def test_mixtures_and_strangers_are_sorted_out(tmp_path: Path) -> None:
     [
         ("a.txt", b"hello", "nothing to read"),
         ("a.csv", b"comm_hash,seq\n1,2\n", "column 'op' is missing"),
+        ("rings.tar.xz", b"\xfd7zXZ\x00\x00\x04", "unpack it with `tar -xf`"),
         ("a.parquet", b"PAR1 but not really", "not a readable Parquet file"),
         ("a.json.gz", b"\x1f\x8b\x08\x00garbage", "gzip"),
         ("a_0.json", b'{"entries": [{"profiling_name": 1}]}', "an entry lacks or misuses a field"),
@@ -207,8 +208,17 @@ def test_a_bad_line_of_records_is_named_by_number(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text(
         f"{header}\n0,ab,0,AllReduce,4,float32,0,2,1,2,3\n0,ab,1,AllReduce,4,float32,0,2,1,9,3\n"
     )
-    with pytest.raises(ForeignFile, match=r"line 3: gpu_stop_ns 3 is before gpu_start_ns 9"):
-        load([tmp_path / "r.csv"])
+    path = tmp_path / "r.csv"
+    inputs = load([path])
+    assert [len(records) for records in inputs.records.values()] == [1]
+    assert inputs.problems == [
+        f"{path}: 1 of 2 lines are left out; "
+        "the first is line 3: gpu_stop_ns 3 is before gpu_start_ns 9"
+    ]
+    lines = path.read_text().splitlines()
+    path.write_text(f"{lines[0]}\n{lines[2]}\n")
+    with pytest.raises(ForeignFile, match=r"line 2: gpu_stop_ns 3 is before gpu_start_ns 9"):
+        load([path])
 
 
 def test_missing_paths_and_large_files_are_refused(tmp_path: Path) -> None:
@@ -234,7 +244,10 @@ def test_records_copied_while_they_were_written_lose_their_last_line_only(tmp_pa
     path.write_text("\n".join([CSV_HEAD, *lines])[:-8])
     inputs = load([path])
     assert sum(len(records) for records in inputs.records.values()) == 3
-    assert inputs.problems == [f"{path}: its last line is cut off and left out"]
+    assert inputs.problems == [
+        f"{path}: 1 of 4 lines are left out; "
+        "the first is line 5: gpu_start_ns is empty, not a whole number"
+    ]
 
 
 def test_a_bad_line_among_good_ones_is_named_with_its_column(tmp_path: Path) -> None:
@@ -242,8 +255,9 @@ def test_a_bad_line_among_good_ones_is_named_with_its_column(tmp_path: Path) -> 
     path.write_text(
         f"{CSV_HEAD}\n00000000000000aa,1,AllReduce,x,2,1,1,2\n00000000000000aa,2,AllReduce,0,2,1,1,2\n"
     )
-    with pytest.raises(ForeignFile, match="line 2: rank is x, not a whole number"):
-        load([path])
+    assert load([path]).problems == [
+        f"{path}: 1 of 2 lines are left out; the first is line 2: rank is x, not a whole number"
+    ]
 
 
 def test_a_better_source_of_fewer_ranks_is_noted(tmp_path: Path) -> None:

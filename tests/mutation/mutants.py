@@ -1,8 +1,8 @@
 """Mutants: one small change of the source each, which some test should notice.
 
 A mutant is named by its file, its function and its change, not by its line, so that a list of
-mutants stays valid while code moves. Sentences, docstrings, annotations and decorators are left
-alone: what a message says is no behaviour.
+mutants stays valid while code moves. Sentences, f-strings, docstrings, annotations and decorators
+are left alone: what a message says is no behaviour.
 """
 
 import ast
@@ -22,18 +22,25 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.LShift: ast.RShift,
     ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd,
 }  # fmt: skip
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _LOG_CALLS = ("log.", "print", "warn")
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One changed version of a file; `number` tells equal changes of one function apart."""
+    """One changed version of a file; `number` tells equal changes of one function apart.
+
+    `lines` are the first and the last line of what is changed. `is_inside` tells whether that is
+    in the body of a function, which can be exchanged without importing the module again.
+    """
 
     file: str
     function: str
     change: str
     number: int
-    source: Callable[[], str]
+    lines: tuple[int, int]
+    is_inside: bool
+    tree: Callable[[], ast.Module]
 
     @property
     def name(self) -> str:
@@ -49,9 +56,10 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
         for before, after in _changes(place.node):
             change = f"{_short(before)} -> {_short(after)}"
             seen[place.function, change] += 1
-            source = partial(place.source_with, tree, after)
+            changed = partial(place.tree_with, tree, after)
             number = seen[place.function, change]
-            found.append(Mutant(file, place.function, change, number, source))
+            lines, is_inside = _lines(place.node), place.is_inside
+            found.append(Mutant(file, place.function, change, number, lines, is_inside, changed))
     return found
 
 
@@ -62,20 +70,22 @@ class _Place:
     node: ast.AST
     path: tuple[tuple[str, int | None], ...] = ()
     function: str = "module"
+    is_inside: bool = False
 
-    def source_with(self, tree: ast.Module, new: ast.AST) -> str:
-        """Return the source with another node in this place."""
+    def tree_with(self, tree: ast.Module, new: ast.AST) -> ast.Module:
+        """Return the tree with another node in this place."""
         changed = copy.deepcopy(tree)
         parent: ast.AST = changed
         for name, index in self.path[:-1]:
             value = getattr(parent, name)
             parent = value if index is None else value[index]
         name, index = self.path[-1]
+        new = ast.copy_location(copy.copy(new), self.node)
         if index is None:
             setattr(parent, name, new)
         else:
             getattr(parent, name)[index] = new
-        return ast.unparse(ast.fix_missing_locations(changed))
+        return ast.fix_missing_locations(changed)
 
 
 def _places(tree: ast.Module) -> Iterator[_Place]:
@@ -86,7 +96,12 @@ def _places(tree: ast.Module) -> Iterator[_Place]:
         if place.path:
             yield place
         inner = [
-            _Place(child, (*place.path, (name, index)), _function(place, child))
+            _Place(
+                child,
+                (*place.path, (name, index)),
+                _function(place, child),
+                place.is_inside or (name == "body" and isinstance(place.node, _FUNCTIONS)),
+            )
             for name, index, child in _children(place.node)
         ]
         waiting += reversed(inner)
@@ -94,8 +109,8 @@ def _places(tree: ast.Module) -> Iterator[_Place]:
 
 def _children(node: ast.AST) -> Iterator[tuple[str, int | None, ast.AST]]:
     skipped = {"decorator_list", "annotation", "returns", "type_params"}
-    if isinstance(node, ast.Raise | ast.Assert):
-        return  # what an error says
+    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr):
+        return  # what an error or another message says
     if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(_LOG_CALLS):
         return
     for name, value in ast.iter_fields(node):
@@ -116,7 +131,7 @@ def _function(place: _Place, child: ast.AST) -> str:
     """Return the name of the outermost function that a node is in, with its class."""
     if isinstance(child, ast.ClassDef) and place.function == "module":
         return f"{child.name}."
-    if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(child, _FUNCTIONS):
         is_outermost = place.function == "module" or place.function.endswith(".")
         prefix = "" if place.function == "module" else place.function
         return f"{prefix}{child.name}" if is_outermost else place.function
@@ -184,6 +199,11 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
     for name, value in fields.items():
         setattr(changed, name, value)
     return changed
+
+
+def _lines(node: ast.AST) -> tuple[int, int]:
+    first = getattr(node, "lineno", 0)
+    return first, getattr(node, "end_lineno", first)
 
 
 def _short(node: ast.AST) -> str:

@@ -1,59 +1,233 @@
-"""Running the tests of a room against one mutant, in a copy of the source."""
+"""A pytest plugin that tries mutants instead of running the tests once.
 
+All test modules are imported first. Each mutant then gets a fork of that process, in which the
+tests that reach the changed lines run until one fails: the most promising first, which are those
+that have noticed most mutants of this file, then the fastest.
+"""
+
+import contextlib
+import ctypes
+import gc
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+from hypothesis import Phase, settings
+from tests.mutation.lines import Measured, Tracer, is_reached, measure
 from tests.mutation.mutants import Mutant
-from tests.mutation.rooms import SOURCE, Room
+from tests.mutation.patch import exchange_functions, functions_by_file, import_again
+from tests.mutation.rooms import ROOT, Room
 
-ROOT = SOURCE.parent
-_OPTIONS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider")
+OPTIONS = (
+    "-q", "-s", "-p", "no:xdist", "-o", "timeout=0",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+)  # fmt: skip
+_MOST_MEMORY = 6 << 30
+_MOST_TEST_S = 20.0  # of unchanged time for one mutant; slower tests are left out
+_KILLED = 1
+_CLONE_NEWNS = 0x20000
 
 
-class Copy:
-    """A copy of the source, in which one file at a time is changed."""
+@dataclass
+class Trials:
+    """Tries mutants with the tests that pytest has collected, a few at the same time."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        shutil.copytree(SOURCE, folder, symlinks=True, dirs_exist_ok=True)
+    room: Room
+    mutants: list[Mutant]
+    end_s: float
+    workers: int
+    killed: dict[Mutant, str] = field(default_factory=dict)  # with the test that noticed
+    survived: list[Mutant] = field(default_factory=list)
 
-    def is_killed(self, mutant: Mutant, room: Room, timeout_s: float) -> bool:
-        """Return whether a test fails; a test that never ends counts as failing."""
-        original, target = (SOURCE / mutant.file).read_text(), self._folder / mutant.file
-        for stale in target.parent.glob(f"__pycache__/{target.stem}.*.pyc"):
-            stale.unlink()
-        target.write_text(mutant.source())
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        left_out = self.room.without
+        items[:] = [item for item in items if not left_out or left_out not in item.name]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Note what already runs while tests are imported, for example to make parameters."""
+        tracer = Tracer(self.room.files())
+        tracer.start()
         try:
-            return not self.passes(_ordered(mutant, room), timeout_s)
+            return (yield)
         finally:
-            target.write_text(original)
+            tracer.stop()
+            self._imported = tracer.lines
 
-    def passes(self, tests: list[str], timeout_s: float) -> bool:
-        """Return whether all these tests pass against the copy as it is."""
-        environment = os.environ | {
-            "PYTHONPATH": str(self._folder), "PYTHONDONTWRITEBYTECODE": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        }  # fmt: skip
-        command = [sys.executable, "-m", "pytest", *_OPTIONS, *tests]
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed or not session.items:
+            sys.exit(f"the tests of {self.room.name} cannot be imported")
+        with tempfile.TemporaryDirectory() as folder:
+            self._folder = Path(folder)
+            for item in session.items:
+                use_few_examples(item)
+            self._session = session
+            self._tests = measure(session, self._folder, self.room)
+            self._noticed: Counter[tuple[str, str]] = Counter()
+            gc.collect()
+            self._functions = functions_by_file()
+            gc.freeze()  # a fork then copies less
+            self._try_all()
+        return True
+
+    def _try_all(self) -> None:
+        waiting = iter(self.mutants)
+        running: dict[int, Mutant] = {}
+        while True:
+            while len(running) < self.workers and time.monotonic() < self.end_s:
+                mutant = next(waiting, None)
+                if mutant is None:
+                    break
+                tests = self._chosen(mutant)
+                if tests:
+                    running[self._fork(mutant, tests)] = mutant
+                else:
+                    self.survived.append(mutant)
+            if not running:
+                return
+            pid, status = os.wait()
+            if pid in running:
+                self._note(running.pop(pid), pid, status)
+
+    def _chosen(self, mutant: Mutant) -> list[Measured]:
+        """Return the tests that may notice a mutant, the most promising first."""
+        reaching = [test for test in self._tests if test.reaches(mutant)]
+        reaching.sort(key=lambda test: (-self._noticed[mutant.file, test.name], test.seconds))
+        if self._acts_early(mutant):  # a constant can be used anywhere
+            names = {test.name for test in reaching}
+            reaching += [test for test in self._tests if test.name not in names]
+        chosen, sum_s = [], 0.0
+        for test in reaching:
+            sum_s += test.seconds
+            if sum_s <= _MOST_TEST_S:
+                chosen.append(test)
+        return chosen
+
+    def _acts_early(self, mutant: Mutant) -> bool:
+        """Return whether modules must be imported again for the change to act everywhere."""
+        imported = self._imported.get(mutant.file, set())
+        return not mutant.is_inside or is_reached(mutant, imported)
+
+    def _fork(self, mutant: Mutant, tests: list[Measured]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        folder = self._folder / str(os.getpid())
+        noting = Noting(tests, folder)
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, check=False, timeout=timeout_s,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return False
-        return done.returncode == 0
+            silence(folder)
+            self._run(mutant, noting, folder)
+        finally:  # a change may break pytest itself, for example by closing its output
+            os._exit(_KILLED if noting.is_failed else 0)
+
+    def _run(self, mutant: Mutant, noting: "Noting", folder: Path) -> None:
+        if not self._acts_early(mutant) and exchange_functions(mutant, self._functions):
+            self._session.config.pluginmanager.register(noting)
+            noting.run(self._session)
+        else:
+            import_again(mutant)
+            files = sorted({str(ROOT / test.name.partition("::")[0]) for test in noting.tests})
+            pytest.main([*OPTIONS, f"--basetemp={folder / 'again'}", *files], plugins=[noting])
+            noting.is_failed |= not noting.has_run
+
+    def _note(self, mutant: Mutant, pid: int, status: int) -> None:
+        """Record what became of a mutant, and end what its tests have left running."""
+        folder = self._folder / str(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        last = (folder / "last").read_text() if (folder / "last").exists() else "import"
+        shutil.rmtree(folder, ignore_errors=True)
+        if os.WIFSIGNALED(status):
+            self.killed[mutant] = f"time or memory limit in {last}"
+        elif os.WEXITSTATUS(status) == _KILLED:
+            self.killed[mutant] = last
+            self._noticed[mutant.file, last] += 1
+        else:
+            self.survived.append(mutant)
 
 
-def _ordered(mutant: Mutant, room: Room) -> list[str]:
-    """Return the tests of a room, those of the mutant's own module first."""
-    stem = Path(mutant.file).stem
-    files = sorted(
-        str(path.relative_to(ROOT))
-        for test in room.tests
-        for path in ([ROOT / test] if test.endswith(".py") else (ROOT / test).glob("test_*.py"))
+class Noting:
+    """A pytest plugin that runs chosen tests until one fails, each with a time limit."""
+
+    def __init__(self, tests: list[Measured], folder: Path) -> None:
+        self.tests, self._folder = tests, folder
+        self.is_failed = self.has_run = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for item in session.items:
+            use_few_examples(item)
+        self.run(session)
+        return True
+
+    def run(self, session: pytest.Session) -> None:
+        """Run the tests in their order."""
+        session.config._tmp_path_factory._basetemp = self._folder / "tmp"  # type: ignore[attr-defined]
+        self._folder.joinpath("tmp").mkdir()
+        by_name = {item.nodeid: item for item in session.items}
+        chosen = [(by_name.get(test.name), test) for test in self.tests]
+        for (item, test), (following, _) in zip(chosen, [*chosen[1:], (None, None)], strict=True):
+            (self._folder / "last").write_text(test.name)
+            if item is None:  # a changed constant has renamed or removed it
+                self.is_failed = True
+            else:
+                limit(test.seconds)
+                item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self.is_failed:
+                break
+        self.has_run = True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.is_failed |= report.failed
+
+
+def use_few_examples(item: pytest.Item) -> None:
+    """Let hypothesis try fewer examples than usual, and not look for simpler ones."""
+    own = getattr(getattr(item, "obj", None), "_hypothesis_internal_use_settings", None)
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile(
+        "mutants", settings.get_profile("ci"), max_examples=25, phases=phases, database=None
     )
-    return sorted(files, key=lambda file: not file.endswith(f"test_{stem}.py"))
+    settings.load_profile("mutants")
+    if own is not None:
+        few = settings(own, max_examples=min(25, own.max_examples), phases=phases, database=None)
+        item.obj._hypothesis_internal_use_settings = few  # type: ignore[attr-defined]
+
+
+def silence(folder: Path) -> None:
+    """Make this process the first of a group that prints nothing and has a limit of memory."""
+    os.setsid()
+    keep_mounts_private()
+    folder.mkdir()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def keep_mounts_private() -> None:
+    """Let what tests mount end with this process, which may end in the middle of a test."""
+    if os.geteuid() == 0 and ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0:
+        subprocess.run(["mount", "--make-rprivate", "/"], check=False, capture_output=True)
+
+
+def limit(usual_s: float) -> None:
+    """End this process if a test takes far longer than usual, by the processor or the clock."""
+    for timer, sent, limit_s in (
+        (signal.ITIMER_PROF, signal.SIGPROF, 2 + 5 * usual_s),
+        (signal.ITIMER_REAL, signal.SIGALRM, 30 + 10 * usual_s),
+    ):
+        signal.signal(sent, signal.SIG_DFL)
+        signal.setitimer(timer, limit_s)

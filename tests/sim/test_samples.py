@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.support.shared_data import shared
 
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.chains.replay import replay
 from ingero.errors import StoreError
 from ingero.sim.samples import BACKUP_STEPS, NODES, make_traces, write_samples
@@ -61,13 +61,16 @@ def test_shape_equals_the_published_samples(samples: list[Path]) -> None:
     """F156: every table and column of theirs, and every table that has rows there has rows here."""
     theirs = connect_readonly(shared("data/ingero/sample-gpu-node-01.db"))
     ours = connect_readonly(samples[0])
+    compared = set()
     for (table,) in theirs.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table'"
     ).fetchall():
         if table in TABLES:
+            compared.add(table)
             assert set(table_columns(theirs, table)) <= set(table_columns(ours, table))
             if theirs.execute(f"SELECT count(*) FROM {table}").fetchone()[0]:
                 assert ours.execute(f"SELECT count(*) FROM {table}").fetchone()[0], table
+    assert {"events", "causal_chains", "sessions"} <= compared
     theirs.close()
     ours.close()
 
@@ -100,6 +103,7 @@ def test_chains_can_be_derived_again_from_the_stored_rows(samples: list[Path]) -
         derived = replay(read_events(connection), read_samples(connection), Host(8, names))
         stored = read_chains(connection)
         connection.close()
+        assert stored, path
         assert [chain.summary for _, chain in derived] == [chain.chain.summary for chain in stored]
 
 

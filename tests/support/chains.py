@@ -7,7 +7,7 @@ from tests.support.trace_events import MS, T0
 from ingero.contract.chain import Chain
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.finder import ChainFinder
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.recording.event_columns import EventColumns, columns_from_rows
 from ingero.core.recording.latency import OpSummary
 

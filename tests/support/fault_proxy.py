@@ -17,6 +17,7 @@ class FaultProxy:
     trickle_s: float = 0.0  # seconds between single bytes of the answer
     together: asyncio.Barrier | None = None  # forwards once so many connections wait here
     hold: tuple[bytes, asyncio.Event] | None = None  # requests with these bytes wait for the event
+    refusing: bool = False  # closes every new connection at once
     address: str = ""
     accepted: int = 0  # connections so far
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -34,8 +35,16 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def cut(self) -> None:
+        """Abort every connection that is open now."""
+        for task in list(self._tasks):
+            task.cancel()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        if self.refusing:
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)

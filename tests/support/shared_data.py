@@ -1,5 +1,6 @@
 """Real inputs that live beside the checkout and are never committed."""
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,3 +14,10 @@ def shared(relative: str) -> Path:
     if not path.exists():
         pytest.skip(f"needs the real inputs in ../shared/{relative}, which are not on this machine")
     return path
+
+
+def recorded_rings(recording: str, folder: Path) -> list[Path]:
+    """The ring files of a recorded job such as `ddp/healthy`, unpacked into `folder`, by rank."""
+    with tarfile.open(shared(f"data/nccl-jobs/{recording}.tar.xz")) as archive:
+        archive.extractall(folder, filter="data")
+    return sorted(path for path in folder.rglob("ingero-nccl-*") if path.is_file())

@@ -29,23 +29,39 @@ def slowed(
 
 
 def run(
-    log_own: np.ndarray, engine: VerdictEngine | None = None, **labels: object
+    log_own: np.ndarray,
+    engine: VerdictEngine | None = None,
+    columns: dict[str, np.ndarray] | None = None,
+    **labels: object,
 ) -> list[tuple[int, Verdict]]:
-    """Feed one row a second, NaN meaning no data, and return (second, verdict)."""
+    """Feed one row a second, NaN meaning no data, and return (second, verdict).
+
+    `columns` are further columns of the samples by name, as [second, rank].
+    """
     engine = engine or VerdictEngine()
     seconds, ranks = log_own.shape
     members = np.array([engine.register(member(rank, **labels), START_S) for rank in range(ranks)])
     found = []
     for second in range(seconds):
         known = ~np.isnan(log_own[second])
+        more = {name: values[second][known] for name, values in (columns or {}).items()}
         engine.observe(
             make_batch(
-                members[known], np.exp(log_own[second][known]), np.full(known.sum(), second)
+                members[known],
+                np.exp(log_own[second][known]),
+                np.full(known.sum(), second),
+                **more,
             ),
             START_S + second,
         )
         found += [(second, verdict) for verdict in engine.tick(START_S + second)]
     return found
+
+
+def span_of(log_own: np.ndarray, transfer_s: float = 0.15) -> np.ndarray:
+    """Return the length of each step, which ends with the slowest rank, as [second, rank]."""
+    length = np.exp(log_own).max(axis=1, keepdims=True) + transfer_s
+    return np.repeat(length, log_own.shape[1], axis=1)
 
 
 def member(rank: int, **labels: object) -> Member:

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 _METRIC = re.compile(r"(?:ingero|gpu_nccl|nccl)_[a-z0-9_]+")
+_LABELS = frozenset({"ingero_job", "ingero_pod", "ingero_provider"})  # names that look like metrics
 _EXPOSITION = "ingero.contract.exposition"
 _MAKERS = frozenset({"gauge", "counter", "by_label", "Family"})
 _LABEL_PARAMETER = "label"
@@ -45,6 +46,7 @@ class Metrics:
             if isinstance(node, ast.Constant)
             and isinstance(node.value, str)
             and _METRIC.fullmatch(node.value)
+            and node.value not in _LABELS
         }
         for call in self._calls:
             if isinstance(call.func, ast.Name) and call.func.id in _MAKERS:

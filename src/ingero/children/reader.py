@@ -18,6 +18,7 @@ from ingero.errors import MalformedInput
 _HEAD: Final = struct.Struct(">BQ")
 _READ_BYTES: Final = 1 << 20
 MAX_FRAME_BYTES: Final = 1 << 30
+END_TIMEOUT_S: Final = 5.0
 START_TIMEOUT_S: Final = 60.0  # for the program to load
 
 
@@ -48,7 +49,9 @@ class ReadingChild:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait()
+        # A read that a file system never finishes cannot be ended; such a child is left behind.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_TIMEOUT_S)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):  # what was buffered is not needed any more
@@ -84,11 +87,19 @@ class ReadingChild:
                 raise ChildEnded(0, timed_out=True)
             data = os.read(pipe, _READ_BYTES)
             if not data:
-                raise ChildEnded(max(-self._process.wait(), 0), timed_out=False)
+                raise self._ended()
             self._data += data
         taken = bytes(self._data[:count])
         del self._data[:count]
         return taken
+
+    def _ended(self) -> ChildEnded:
+        """Return how the child ended; one that only closed its output counts as too late."""
+        try:
+            status = self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return ChildEnded(0, timed_out=True)
+        return ChildEnded(max(-status, 0), timed_out=False)
 
 
 def write_frame(output: BinaryIO, kind: int, content: bytes) -> None:

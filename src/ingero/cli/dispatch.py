@@ -1,6 +1,5 @@
 """Load one command and run it; an error becomes one sentence and an exit status."""
 
-import difflib
 import errno
 import importlib
 import os
@@ -9,6 +8,7 @@ import sys
 import click
 
 from ingero.cli.command_list import COMMANDS
+from ingero.cli.exit_status import FAILED, FINE, USAGE, failed_status
 from ingero.cli.show.safe_output import safe_output
 from ingero.cli.show.table import printable
 from ingero.errors import IngeroError
@@ -22,6 +22,8 @@ def run(args: list[str]) -> int:
     targets = {name: target for name, _, _, target in COMMANDS}
     target = targets.get(args[0])
     if target is None:
+        import difflib
+
         close = difflib.get_close_matches(args[0], targets, n=1)
         hint = (
             f"; did you mean `ingero {close[0]}`?"
@@ -29,7 +31,7 @@ def run(args: list[str]) -> int:
             else "; `ingero --help` lists the commands"
         )
         print(f"ingero: no command {args[0]!r}{hint}", file=sys.stderr)
-        return 2
+        return USAGE
     module, name = target.split(":")
     command: click.Command = getattr(importlib.import_module(module), name)
     return run_click(command, args[1:], f"ingero {args[0]}")
@@ -49,10 +51,10 @@ def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
 def output_lost(error: OSError, prog_name: str) -> int:
     """Return the exit status when standard output cannot be written; raise other errors again."""
     if isinstance(error, BrokenPipeError):  # `| head` has read enough
-        status = 0
+        status = FINE
     elif error.errno == errno.ENOSPC:
         print(f"{prog_name}: no space left on the device of the output", file=sys.stderr)
-        status = 1
+        status = FAILED
     else:
         raise error
     # Python flushes standard output once more at its end.
@@ -82,7 +84,7 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
         # A part of the text may come from a peer.
         lines = [printable(line) for line in f"{name}: {error}".splitlines()]
         print(*lines, sep="\n", file=sys.stderr)
-        return 1
+        return failed_status(command)
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(str(error.name).partition(".")[0])
         if extra is None:
@@ -91,7 +93,7 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
             f"{name}: needs {error.name}; install it with `pip install 'ingero[{extra}]'`",
             file=sys.stderr,
         )
-        return 1
+        return failed_status(command)
     except OSError as error:
         if error.filename is None:
             raise
@@ -99,5 +101,5 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
             f"{name}: cannot use {printable(error.filename)}: {error.strerror}; name another path",
             file=sys.stderr,
         )
-        return 1
-    return status if isinstance(status, int) else 0
+        return failed_status(command)
+    return status if isinstance(status, int) else FINE

@@ -1,6 +1,7 @@
 """The settings in `ingero.yaml`, the one file that every command on a node reads."""
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +13,7 @@ import msgspec
 from ingero.config.ingero_fleet import FleetBlockConfig
 from ingero.config.merge import merged
 from ingero.config.values import LOG_LEVELS
+from ingero.contract.names import MAX_LABELS
 from ingero.contract.push.decode import problem_with_id
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
@@ -19,7 +21,7 @@ from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.score import ScorePolicy, Weights
 from ingero.core.setting import same_setting, setting
 from ingero.errors import ConfigError
-from ingero.storage.caller import home
+from ingero.storage.caller import caller, home
 from ingero.storage.trace.path import PATH_VARIABLE, default_path
 from ingero.transport.private_files import check_private_file
 
@@ -49,7 +51,21 @@ class AgentConfig:
         "not counting time in which it waits for the GPU.",
     )
 
+    labels: dict[str, str] = setting(
+        {},
+        help="What this node has in common with others, such as `rack: r7`; at most five. Ranks "
+        "that become slow together and share a label are one event that names it.",
+    )
+
     def __post_init__(self) -> None:
+        if len(self.labels) > MAX_LABELS:
+            raise ConfigError(f"labels: {len(self.labels)} labels; at most {MAX_LABELS} are sent")
+        for name, value in self.labels.items():
+            if problem_with_id(name) or problem_with_id(value):
+                raise ConfigError(
+                    f"labels.{name}: name and value must be 1 to 253 printable characters "
+                    "without spaces around them"
+                )
         if self.node is not None and (problem_with_id(self.node) or ":" in self.node):
             raise ConfigError(
                 f"node: {self.node!r} must be 1 to 253 printable characters without a colon"
@@ -133,6 +149,12 @@ class SignalsConfig:
         flag="--collectives",
         help="Source of this node's collectives: rings of the NCCL plugin, records of the probes "
         "in the trace database (db), both (auto) or none (off).",
+    )
+    causes: bool = setting(
+        True,
+        flag="--causes/--no-causes",
+        help="Send signals of each rank's process and GPU, and look for a few seconds at a rank "
+        "that Fleet asks about, to name why it is slow.",
     )
 
 
@@ -222,7 +244,8 @@ class IngeroConfig:
 def find_config() -> Path | None:
     """Return the configuration file of this node: the one in $INGERO_CONFIG, else the first found.
 
-    The search order is `./ingero.yaml`, `/etc/ingero/` and `~/.config/ingero/`.
+    The search order is `./ingero.yaml`, `/etc/ingero/` and `~/.config/ingero/`. Raises ConfigError
+    where another user of the machine has put the file there.
     """
     given = os.environ.get(CONFIG_VARIABLE)
     if given:
@@ -232,7 +255,26 @@ def find_config() -> Path | None:
         Path("/etc/ingero/ingero.yaml"),
         home() / ".config" / "ingero" / "ingero.yaml",
     )
-    return next((place for place in places if place.is_file()), None)
+    found = next((place for place in places if place.is_file()), None)
+    if found is not None:
+        _check_owner(found)
+    return found
+
+
+def _check_owner(path: Path) -> None:
+    """Raise ConfigError where another user made or may change a file that was not asked for.
+
+    Such a file could send a token to an address of its author.
+    """
+    for status in (path.lstat(), path.stat()):
+        is_link = stat.S_ISLNK(status.st_mode)
+        is_loose = not is_link and status.st_mode & stat.S_IWOTH
+        if is_loose or status.st_uid not in {0, os.geteuid(), caller().pw_uid}:
+            whose = "can be changed by everybody" if is_loose else f"is of user {status.st_uid}"
+            raise ConfigError(
+                f"{path.absolute()} {whose}, so it is not read by itself; move it away, or name it "
+                f"in ${CONFIG_VARIABLE} if you trust it"
+            )
 
 
 def load_ingero(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> IngeroConfig:

@@ -7,7 +7,6 @@ on the line of that field, or with the name of its flag.
 """
 
 import dataclasses
-import difflib
 import typing
 from collections.abc import Mapping
 from enum import Enum
@@ -142,6 +141,8 @@ class _Reader:
         for name, name_node, child in self.pairs(node, key):
             path = f"{key}.{name}" if key else name
             if name not in fields:
+                import difflib  # noqa: PLC0415 - only for a file that is wrong
+
                 close = difflib.get_close_matches(name, fields, n=1)
                 allowed = f"allowed: {', '.join(sorted(fields))}"
                 hint = f"did you mean {close[0]}?" if close else allowed

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from ingero.config.loader import MAX_CONFIG_BYTES, yaml_complaint
-from ingero.errors import ConfigError
+from ingero.errors import ConfigError, ForeignFile, TooLarge
+from ingero.files import read_regular
 
 ALIASES = {
     "aws": "ec2",
@@ -86,9 +87,11 @@ def encode_rates(table: RateTable) -> bytes:
 def read_rates(path: Path) -> RateTable:
     """Read and validate one file."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_CONFIG_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (ForeignFile, TooLarge) as error:
+        raise ConfigError(f"{error}; this is no rate table") from None
     return parse_rates(data, str(path))
 
 

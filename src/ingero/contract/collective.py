@@ -54,6 +54,7 @@ _RANGES = {
     "global_rank": 1 << 31, "comm": 1 << 64, "seq": 1 << 63, "rank": MAX_RANKS,
     "nranks": MAX_RANKS + 1, "peer": 1 << 31, "size_bytes": 1 << 63, "start_ns": 1 << 62,
     "end_ns": 1 << 62, "gpu_duration_ns": 1 << 62, "stream": 1 << 63, "barrier_wait_ns": 1 << 62,
+    "step": 1 << 63, "place": 1 << 31,
 }  # fmt: skip
 
 
@@ -83,6 +84,10 @@ class CollectiveRecord:
     source: CollectiveSource
     # From the enqueueing to the host's wait for the stream; pushed, never stored.
     barrier_wait_ns: int | None = None
+    # Where whole steps are sent: number of the step and place in it; pushed, never stored.
+    step: int | None = None
+    place: int | None = None
+    weight: float = 1.0  # how many collectives of the rank this one stands for; pushed only
 
 
 def encode_comm(comm: int) -> str:

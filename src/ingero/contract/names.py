@@ -14,6 +14,8 @@ ROLE: Final = "ingero.role"
 PROVIDER: Final = "ingero.provider"
 GPU_MODEL: Final = "ingero.gpu_model"
 GPU_COUNT: Final = "ingero.gpu_count"
+LABEL_PREFIX: Final = "ingero.label."  # followed by the name of a label, such as rack
+MAX_LABELS: Final = 5  # of one node; more are ignored
 DEFAULT_CLUSTER: Final = "default"  # for pushes without a cluster id
 
 # Point attributes
@@ -31,6 +33,10 @@ STEP_COUNT: Final = "ingero.step.count"
 STEP_IDLE_MS: Final = (
     "ingero.step.idle_ms"  # the part of own time in which the GPU waited for its host
 )
+# The how-manieth collective of its step a collective is; on points of steps that are sent whole.
+STEP_PLACE: Final = "ingero.step.place"
+# How many collectives of its rank a point stands for, where only a share of them is sent.
+SAMPLE_WEIGHT: Final = "ingero.sample.weight"
 STEP_SPAN_MS: Final = "ingero.step.span_ms"  # wall time of the step, including waits
 THRESHOLD_ATTR: Final = "threshold"
 SCORE_ATTR: Final = "score"
@@ -55,6 +61,15 @@ STRAGGLER_EVENT: Final = "ingero.node.straggler_event"
 STEP_OWN_TIME_MS: Final = "ingero.step.own_time_ms"
 HEALTH_SCOPE: Final = "ingero.health"
 HEALTH_SCOPE_VERSION: Final = "0.10.0"  # version of the published contract
+
+# Signals of a rank that may explain why it is slow, and what its agent found
+RANK_SIGNAL: Final = "ingero.rank.signal"
+RANK_CAUSE: Final = "ingero.rank.cause"  # the value is the share of the lateness it explains
+RANK_PREFIX: Final = "ingero.rank."
+SIGNAL: Final = "ingero.signal"
+CAUSE_KIND: Final = "ingero.cause.kind"
+CAUSE_TEXT: Final = "ingero.cause.text"
+ASK_NUMBER: Final = "ingero.ask"
 
 # Collectives
 COLLECTIVE_DURATION_MS: Final = "nccl.collective.duration_ms"
@@ -81,10 +96,15 @@ NCCL_BARRIER: Final = "nccl.barrier"
 # Reply of a push
 THRESHOLD_HEADER: Final = "X-Ingero-Threshold"
 QUORUM_HEADER: Final = "X-Ingero-Quorum-Met"
+QUORUM_REASON_HEADER: Final = "X-Ingero-Quorum-Reason"  # only without quorum
 VERDICT_HEADER: Final = "X-Ingero-Verdict"
 THRESHOLD_METADATA: Final = "ingero-threshold"
 QUORUM_METADATA: Final = "ingero-quorum-met"
+QUORUM_REASON_METADATA: Final = "ingero-quorum-reason"
 VERDICT_METADATA: Final = "ingero-verdict"
+# Fleet asks the agent of a slow rank what sets it apart; `contract/causes.py` has the content.
+ASK_HEADER: Final = "X-Ingero-Ask"
+ASK_METADATA: Final = "ingero-ask"
 CLUSTER_QUERY: Final = "cluster_id"
 NODE_QUERY: Final = "node_id"
 CLUSTER_HEADER: Final = "ingero.cluster.id"

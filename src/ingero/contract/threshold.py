@@ -12,12 +12,23 @@ MAX_DELIVERED: Final = 0.99
 _DECIMAL: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
+class QuorumReason(StrEnum):
+    """Why a cluster has no quorum."""
+
+    FEW_NODES = "few_nodes"  # a node can only be compared with its own past
+    PANIC = "panic"  # most nodes fell together; a node's own past says nothing about it
+
+
 @dataclass(frozen=True, slots=True)
 class ServedThreshold:
-    """The threshold of one cluster as Fleet serves it; before the first one, 0 without quorum."""
+    """The threshold of one cluster as Fleet serves it; before the first one, 0 without quorum.
+
+    `reason` is None with quorum, and where a Fleet of an earlier version does not send it.
+    """
 
     value: float
     quorum_met: bool
+    reason: QuorumReason | None = None
 
 
 COLD_START: Final = ServedThreshold(0.0, False)
@@ -42,12 +53,12 @@ def encode_quorum(quorum_met: bool) -> str:
 
 
 def decode_headers(
-    threshold: str | None, quorum: str | None
+    threshold: str | None, quorum: str | None, reason: str | None = None
 ) -> tuple[Delivery, ServedThreshold | None]:
-    """Return what the two reply headers contain.
+    """Return what the reply headers contain.
 
-    Both must be there, and the threshold must be a finite number within bounds. 0 without quorum
-    means that Fleet has no threshold yet.
+    The first two must be there, and the threshold must be a finite number within bounds. 0 without
+    quorum means that Fleet has no threshold yet. An unknown reason counts as none.
     """
     threshold, quorum = (threshold or "").strip(), (quorum or "").strip()
     if not threshold or not quorum:
@@ -58,19 +69,26 @@ def decode_headers(
         return Delivery.HIT, COLD_START
     if value is None or flag is None or not MIN_DELIVERED <= value <= MAX_DELIVERED:
         return Delivery.REJECTED, None
-    return Delivery.HIT, ServedThreshold(value, flag)
+    return Delivery.HIT, ServedThreshold(value, flag, None if flag else _reason(reason))
+
+
+def _reason(text: str | None) -> QuorumReason | None:
+    known = {str(reason): reason for reason in QuorumReason}
+    return known.get((text or "").strip().lower())
 
 
 class _Answer(msgspec.Struct, forbid_unknown_fields=False):
     threshold: float
     quorum_met: bool
+    quorum_reason: str | None = None
 
 
 def encode_answer(served: ServedThreshold) -> bytes:
     """Return the body of the answer to `GET /api/v1/threshold`."""
-    return b'{"threshold":%b,"quorum_met":%b}' % (
+    return b'{"threshold":%b,"quorum_met":%b%b}' % (
         (encode_threshold(served.value) if served.value else "0").encode(),
         encode_quorum(served.quorum_met).encode(),
+        b',"quorum_reason":"%b"' % served.reason.encode() if served.reason else b"",
     )
 
 
@@ -84,4 +102,5 @@ def decode_answer(body: bytes) -> tuple[Delivery, ServedThreshold | None]:
         return Delivery.HIT, COLD_START
     if not MIN_DELIVERED <= answer.threshold <= MAX_DELIVERED:
         return Delivery.REJECTED, None
-    return Delivery.HIT, ServedThreshold(answer.threshold, answer.quorum_met)
+    reason = None if answer.quorum_met else _reason(answer.quorum_reason)
+    return Delivery.HIT, ServedThreshold(answer.threshold, answer.quorum_met, reason)

@@ -16,6 +16,7 @@ class VerdictState(StrEnum):
 
     SUSPECT = "suspect"
     STRAGGLER = "straggler"
+    LATE = "late"  # behind its peers, but the job does not lose time by it
     RECOVERING = "recovering"
     RESOLVED = "resolved"
     FLEET_EVENT = "fleet_event"
@@ -40,12 +41,17 @@ class Verdict(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
-    rename={"cause": "class", "next_step": "next"},
+    rename={"cause_class": "class", "next_step": "next"},
     omit_defaults=True,
 ):
     """One decision with its evidence.
 
-    `excess` and `error` are shares of own time; `since` is in Unix seconds.
+    `loss` is what the job loses: the share of the slow step that a calm step would save, give or
+    take `loss_error`. With `at_most` it is an upper bound, because no calm steps were seen.
+    `excess` and `error` are shares of own time and belong to the evidence. `cause` names the signal
+    that sets the rank apart from its peers, with both values. `link` names the two ends of a slow
+    link, and `shared` what the ranks of a group event have in common. `since` is in Unix seconds,
+    `period` in steps.
     """
 
     episode: str
@@ -53,7 +59,13 @@ class Verdict(
     node: str
     rank: int | None = None
     job: str | None = None
-    cause: CauseClass = CauseClass.UNKNOWN
+    cause_class: CauseClass = CauseClass.UNKNOWN
+    loss: float | None = None
+    loss_error: float | None = None
+    at_most: bool = False
+    cause: str = ""
+    link: str = ""
+    shared: str = ""
     excess: float | None = None
     error: float | None = None
     since: float
@@ -67,7 +79,13 @@ class Verdict(
 
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
-_DECODER = msgspec.json.Decoder(list[Verdict])
+_LIST_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
+_FIELDS_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_REQUIRED = frozenset({"episode", "state", "node", "since"})
+_FIELD_DECODERS = {
+    field.encode_name: msgspec.json.Decoder(field.type) for field in msgspec.structs.fields(Verdict)
+}
+_ATTRIBUTES = {field.encode_name: field.name for field in msgspec.structs.fields(Verdict)}
 
 
 def encode_verdicts(verdicts: Sequence[Verdict]) -> str:
@@ -84,8 +102,29 @@ def encode_verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def decode_verdicts(text: str | bytes) -> list[Verdict]:
-    """Read what `encode_verdicts` returns; raises msgspec.DecodeError for anything else."""
-    return _DECODER.decode(text)
+    """Read what `encode_verdicts` of this or a later version returns.
+
+    A verdict with an unknown state is left out, and a field with an unknown value has its default.
+    Raises msgspec.DecodeError for what is not a list.
+    """
+    found = (_decode_verdict(raw) for raw in _LIST_DECODER.decode(text))
+    return [verdict for verdict in found if verdict is not None]
+
+
+def _decode_verdict(raw: msgspec.Raw) -> Verdict | None:
+    values: dict[str, object] = {}
+    try:
+        for name, value in _FIELDS_DECODER.decode(raw).items():
+            if name not in _FIELD_DECODERS:
+                continue
+            try:
+                values[_ATTRIBUTES[name]] = _FIELD_DECODERS[name].decode(value)
+            except msgspec.ValidationError:
+                if name in _REQUIRED:
+                    return None
+        return Verdict(**values)  # type: ignore[arg-type]  # each value was decoded as its type
+    except (msgspec.DecodeError, TypeError):  # not an object, or a required field is missing
+        return None
 
 
 def _ascii(encoded: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Durations as text: short in tables, exact in causal chains."""
+"""Durations as text: short in tables, readable in sentences."""
 
 
 def human_duration(duration_ns: int) -> str:
@@ -23,25 +23,21 @@ def _short(value: float, unit: str) -> str:
     return text.replace(".0", "") if text.startswith("10.0") else text
 
 
-def exact_duration(duration_ns: int) -> str:
-    """Return every digit in the largest fitting unit: `25.799899ms`, `16.7µs`, `1m30.5s`."""
+def readable_duration(duration_ns: int) -> str:
+    """Return three or four digits and a unit, for sentences: `154.6 ms`, `1.05 s`, `2 min 30 s`."""
     if duration_ns < 1_000:
-        return f"{duration_ns}ns"
-    if duration_ns < 1_000_000:
-        return f"{_digits(duration_ns, 1_000)}µs"
-    if duration_ns < 1_000_000_000:
-        return f"{_digits(duration_ns, 1_000_000)}ms"
-    minutes, rest_ns = divmod(duration_ns, 60_000_000_000)
-    seconds = f"{_digits(rest_ns, 1_000_000_000)}s"
-    return f"{minutes}m{seconds}" if minutes else seconds
+        return f"{duration_ns} ns"
+    for unit_ns, unit, limit_ns in (
+        (1_000, "µs", 999_950),
+        (1_000_000, "ms", 999_950_000),
+        (1_000_000_000, "s", 59_950_000_000),
+    ):
+        if duration_ns < limit_ns:
+            return f"{_digits(duration_ns / unit_ns)} {unit}"
+    minutes, seconds = divmod(round(duration_ns / 1_000_000_000), 60)
+    return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
 
 
-def _digits(value: int, unit: int) -> str:
-    whole, rest = divmod(value, unit)
-    fraction = str(rest).zfill(len(str(unit)) - 1).rstrip("0")
-    return f"{whole}.{fraction}" if fraction else str(whole)
-
-
-def rounded_to(duration_ns: int, unit_ns: int) -> int:
-    """Round to the nearest multiple of a unit, for texts that need no more digits."""
-    return (duration_ns + unit_ns // 2) // unit_ns * unit_ns
+def _digits(value: float) -> str:
+    text = f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    return text.rstrip("0").rstrip(".")

@@ -46,6 +46,11 @@ def ingest_families(engine: Engine, receiver: Receiver, admission: Admission) ->
                 "Size of the bodies being received",
                 admission.receiving_bytes,
             ),
+            (
+                "ingero_echo_connections_closed_total",
+                "HTTP connections closed because too many were open",
+                admission.connections.closed,
+            ),
             ("ingero_echo_journal_bytes", "Disk space of the journal", ingest.journal_bytes),
             (
                 "ingero_echo_backlog_bytes",

@@ -2,6 +2,7 @@
 
 Functions are left out that read settings, files, the environment or the catalogue, run SQL from
 text, name a table as text, sleep, write, or extend a string or list to a length given as a number.
+So are those that run a lambda for each element in turn: DuckDB cannot interrupt them.
 What may stand in an expression and what may stand in FROM are two lists, because DuckDB uses some
 names for both: the aggregate `histogram` computes, the table macro `histogram` reads any table.
 """
@@ -37,11 +38,11 @@ SCALARS = frozenset(
     array_indexof array_inner_product array_intersect array_length array_negative_dot_product
     array_negative_inner_product array_pop_back array_pop_front array_position array_prepend
     array_push_back
-    array_push_front array_reduce array_reverse array_reverse_sort array_select array_slice
+    array_push_front array_reverse array_reverse_sort array_select array_slice
     array_sort array_to_json
     array_to_string array_transform array_unique array_value array_where array_zip ascii asin asinh
     atan atan2 atanh
-    base64 bin bit_count bit_length bit_position bitstring cardinality cbrt ceil ceiling century
+    base64 bin bit_count bit_length bit_position cardinality cbrt ceil ceiling century
     char_length
     character_length chr concat concat_ws contains cos cosh cot current_date current_localtime
     current_localtimestamp damerau_levenshtein date_add date_diff date_part date_sub date_trunc
@@ -52,7 +53,7 @@ SCALARS = frozenset(
     exp factorial
     fdiv filter flatten floor fmod format formatreadabledecimalsize formatreadablesize format_bytes
     from_base64
-    from_binary from_hex from_json from_json_strict gamma gcd gen_random_uuid generate_series
+    from_binary from_hex from_json from_json_strict gamma gcd gen_random_uuid
     geomean geometric_mean
     get_bit get_current_timestamp grade_up greatest greatest_common_divisor hamming hash hex hour
     ilike_escape instr
@@ -77,7 +78,7 @@ SCALARS = frozenset(
     list_kurtosis
     list_kurtosis_pop list_last list_mad list_max list_median list_min list_mode
     list_negative_dot_product
-    list_negative_inner_product list_pack list_position list_prepend list_product list_reduce
+    list_negative_inner_product list_pack list_position list_prepend list_product
     list_reverse
     list_reverse_sort list_select list_sem list_skewness list_slice list_sort list_stddev_pop
     list_stddev_samp
@@ -92,8 +93,8 @@ SCALARS = frozenset(
     mismatches mod month monthname multiply nanosecond nextafter nfc_normalize not_ilike_escape
     not_like_escape now
     nullif octet_length ord parse_formatted_bytes pi position pow power prefix printf quarter
-    radians random range
-    reduce regexp_escape regexp_extract regexp_extract_all regexp_full_match regexp_matches
+    radians random
+    regexp_escape regexp_extract regexp_extract_all regexp_full_match regexp_matches
     regexp_replace
     regexp_split_to_array replace reverse right right_grapheme round round_even roundbankers row
     row_to_json rtrim

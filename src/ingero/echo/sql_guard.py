@@ -15,6 +15,7 @@ import duckdb
 import msgspec
 
 from ingero.echo.sql_functions import IN_EXPRESSIONS, IN_FROM
+from ingero.echo.sql_order import is_plain
 from ingero.echo.sql_tree import Kind, Reference, references
 from ingero.errors import IngeroError
 
@@ -35,24 +36,31 @@ class CheckedSql:
 
     text: str
     is_explain: bool
+    is_plain: bool  # see `sql_order`
 
 
 def check_sql(
     connection: duckdb.DuckDBPyConnection, sql: str, tables: Collection[str]
 ) -> CheckedSql:
     """Allow `sql` over `tables`, or raise SqlRefused with the reason."""
-    if len(sql.encode(errors="replace")) > MAX_SQL_BYTES:
+    try:
+        size = len(sql.encode())
+    except UnicodeEncodeError:
+        raise SqlRefused(
+            "the statement contains half of a surrogate pair, which is no character"
+        ) from None
+    if size > MAX_SQL_BYTES:
         raise SqlRefused(f"the statement is longer than {MAX_SQL_BYTES} bytes")
     if "\x00" in sql:
         raise SqlRefused("the statement contains a NUL byte")
     text, prefix = _only_statement(connection, sql)
-    tree = _syntax_tree(connection, text)
+    statement = _syntax_tree(connection, text)["statements"][0]["node"]
     try:
-        for reference in references(tree["statements"][0]["node"]):
+        for reference in references(statement):
             _check_reference(reference, tables)
+        return CheckedSql(prefix + text, bool(prefix), is_plain(statement))
     except RecursionError:
         raise SqlRefused("the statement is nested too deeply") from None
-    return CheckedSql(prefix + text, bool(prefix))
 
 
 def _only_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import signal
@@ -23,6 +24,7 @@ from ingero.contract.otlp.values import LogsRequest, MetricsRequest
 from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
+from ingero.fleet.causes.metrics import cause_families
 from ingero.fleet.exporters import FleetExporters, build_backend
 from ingero.fleet.forward import Forwarder
 from ingero.fleet.listeners import FleetListeners, ListenerSecrets
@@ -30,7 +32,6 @@ from ingero.fleet.metrics import cluster_families, own_series, recording_familie
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.providers import with_provider
 from ingero.fleet.receive import Receiver
-from ingero.fleet.replay import encode_one
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictService
@@ -86,6 +87,7 @@ class FleetService:
         if verdict.enabled:
             self.processor.on_measurements = self._measured
             self.receiver.verdict_texts = self.verdicts.texts
+            self.receiver.ask_texts = self.verdicts.causes.texts
 
     async def start(self) -> None:
         """Bind every listener and serve; raise IngeroError and leave nothing open."""
@@ -101,9 +103,7 @@ class FleetService:
             asyncio.create_task(self._report_forever()),
         ]
         self._ready = True
-        if self._listeners.plaintext:
-            plaintext = ", ".join(self._listeners.plaintext)
-            log.warning("plaintext_listeners", extra={"listeners": plaintext})
+        self._listeners.warn()
         log.info("fleet_started", extra=self.addresses)
 
     async def _open_listeners(self) -> None:
@@ -155,6 +155,7 @@ class FleetService:
         request = with_provider(request, self._providers, address)
         self._record(PUSH, now_s + self._unix_offset_s, cluster, lambda: encode_protobuf(request))
         self.verdicts.take(request, cluster, now_s + self._unix_offset_s)
+        self.verdicts.causes.take(request, cluster, now_s + self._unix_offset_s)
 
     def _record(
         self, kind: str, at_s: float, cluster: str = "", body: Callable[[], bytes] = bytes
@@ -177,13 +178,12 @@ class FleetService:
         self._record(TICK, now_s)
         changed = self.verdicts.tick(now_s)
         for cluster, verdict in changed:
+            from ingero.fleet.replay import encode_one  # noqa: PLC0415 - loads the verdict engine
+
             self._record(VERDICT, now_s, cluster, lambda verdict=verdict: encode_one(verdict))  # type: ignore[misc]  # a default argument binds the loop's value
+        changed = self.verdicts.with_causes(changed, now_s)
         if not changed:
             return
-        changed = [
-            (cluster, self.verdicts.silences.mark(cluster, verdict, now_s))
-            for cluster, verdict in changed
-        ]
         for cluster, verdict in changed:
             log.info(
                 "verdict",
@@ -207,10 +207,11 @@ class FleetService:
         return render(
             cluster_families(self.processor)
             + verdict_families(self.verdicts)
+            + cause_families(self.verdicts)
             + recording_families(self._inputs)
             + service_families(
                 self.receiver,
-                len(self._listeners.plaintext),
+                self._listeners,
                 self.failed_ticks,
                 self.exporters.families(),
             )
@@ -267,6 +268,14 @@ def check_files(config: FleetConfig) -> None:
             raise ConfigError(f"{key}: {error}") from None
 
 
+def _return_freed_memory() -> None:
+    """Give the kernel back what the start took and does not need any more."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # glibc only
+        libc.malloc_trim(0)
+
+
 async def serve(config: FleetConfig, on_started: Callable[[FleetService], None]) -> None:
     """Run until SIGTERM or SIGINT; reload on SIGHUP."""
     raise_file_limit()
@@ -277,8 +286,9 @@ async def serve(config: FleetConfig, on_started: Callable[[FleetService], None])
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, service.reload)
     await service.start()
+    _return_freed_memory()
     gc.freeze()  # objects of the start stay alive, so the collector need not scan them
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(20_000, 5, 200)  # no ordinary run scans more than 100,000 objects
     on_started(service)
     await stopping.wait()
     await service.stop()

@@ -8,21 +8,44 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.contract.collective import CollectiveRecord
+from ingero.contract.collective import MAX_RANKS, CollectiveRecord
 from ingero.contract.measurements.own_time import OwnTime
 from ingero.contract.measurements.ranks import Measured
 from ingero.contract.verdict import Verdict, VerdictState
-from ingero.core.collectives.columns import from_records
+from ingero.core.collectives.columns import Collectives, Recorder, from_records
 from ingero.core.collectives.lag import measure_lag
-from ingero.core.collectives.live_matching import CollectiveMatcher
+from ingero.core.collectives.live_arrivals import (
+    NO_ARRIVALS,
+    Arrivals,
+    ClosedCollectives,
+    StepAdvances,
+    join_arrivals,
+    measure_arrivals,
+    step_keys,
+)
+from ingero.core.collectives.live_matching import CollectiveMatcher, Matched
+from ingero.core.collectives.live_roles import LiveRoles
 from ingero.core.collectives.live_steps import LiveSteps
+from ingero.core.collectives.own_time_queue import OwnTimeQueue
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
 
 RESOLVED_FOR_S = 60.0  # resolved verdicts are served this long: an agent may push once a minute
 MAX_PENDING = 200_000  # collectives held between two ticks, per cluster
+ALL_RANKS_S = 30.0  # how long roles wait for ranks of which nothing was received
 RankKey = tuple[str, str | None, int | None]  # node, job, rank
+
+
+@dataclass(slots=True)
+class JobRoles:
+    """The roles of the ranks of one job, as found from their communicators."""
+
+    since_s: float
+    finder: LiveRoles = field(default_factory=LiveRoles)
+    world_size: int = 0
+    ranks: dict[int, int] = field(default_factory=dict)  # of members that sent collectives
+    by_rank: dict[RankKey, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -42,6 +65,11 @@ class ClusterVerdicts:
         default_factory=lambda: defaultdict(list)
     )
     pending: int = 0  # records in `records`
+    jobs: dict[str | None, JobRoles] = field(default_factory=dict)
+    own_times: OwnTimeQueue = field(default_factory=OwnTimeQueue)
+    advances: StepAdvances = field(default_factory=StepAdvances)
+    closed: ClosedCollectives = field(default_factory=ClosedCollectives)
+    late: Arrivals = NO_ARRIVALS  # of this tick, at collectives that were measured before
     lateness_s: dict[int, float] = field(default_factory=dict)
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
     measured_s: dict[int, float] = field(default_factory=dict)  # when lateness and lag were
@@ -65,12 +93,24 @@ class ClusterVerdicts:
             self.sources[key] = measured.source
         return self.sources[key]
 
+    def role_of(self, key: RankKey) -> str:
+        """Return the role of a rank as its communicators tell, or nothing where all have one."""
+        job = self.jobs.get(key[1])
+        return "" if job is None else job.by_rank.get(key, "")
+
+    def note_world(self, job: str | None, world_size: int) -> None:
+        """Note how many ranks a job says it has."""
+        found = self.jobs.get(job)
+        if found is not None:
+            found.world_size = max(found.world_size, min(world_size, MAX_RANKS))
+
     def add_own_times(self, member: int, own: tuple[OwnTime, ...], now_s: float) -> None:
-        """Feed own times that the member measured itself."""
+        """Keep own times that the member measured itself for the next tick."""
         self.self_timed.add(member)
         columns = np.array([(each.own_ms, each.idle_ms, each.span_ms) for each in own]).T / 1e3
         steps = np.array([-1 if each.step is None else each.step for each in own])
-        self._observe(member, steps, columns[0], columns[1], columns[2], now_s)
+        counts = np.array([each.count for each in own])
+        self.own_times.add(np.full(len(own), member), steps, counts, columns, now_s)
 
     def add_collectives(self, member: int, records: tuple[CollectiveRecord, ...]) -> int:
         """Keep collectives for the next tick; return how many there was room for."""
@@ -82,6 +122,7 @@ class ClusterVerdicts:
     def tick(self, now_s: float, stale_s: float) -> list[Verdict]:
         """Return the verdicts that are new or changed; measured lag expires after `stale_s`."""
         self._take_collectives(now_s)
+        self._observe_own_times(now_s)
         expired = [index for index, at_s in self.measured_s.items() if at_s < now_s - stale_s]
         self._forget_lag(expired)
         changed = self.engine.tick(now_s)
@@ -108,38 +149,70 @@ class ClusterVerdicts:
             self.records.clear()
             self.pending = 0
             everything = [record for records in taken.values() for record in records]
-            self.matcher.add(from_records(everything), now_s)
+            self._match(from_records(everything), now_s)
             for member, records in taken.items():
                 if member not in self.self_timed:
                     self._take_steps(member, records, now_s)
+                self._take_roles(member, records, now_s)
+            self._find_roles(now_s)
         if len(self.matcher):
             self._measure_lag(now_s)
+        elif len(self.late):
+            self.advances.add(self._take_late(), np.empty(0, np.int64), now_s)
+
+    def _match(self, columns: Collectives, now_s: float) -> None:
+        """Match collectives, except those that came too late for it."""
+        self.late, is_late = self.closed.measure(columns, self._members_of(columns)[columns.who])
+        self.matcher.add(columns.take(~is_late) if is_late.any() else columns, now_s)
+
+    def _take_late(self) -> Arrivals:
+        late, self.late = self.late, NO_ARRIVALS
+        return late
+
+    def _take_roles(self, member: int, records: list[CollectiveRecord], now_s: float) -> None:
+        key = self.keys.get(member)
+        if key is not None and key[2] is not None:
+            job = self.jobs.setdefault(key[1], JobRoles(now_s))
+            job.ranks[member] = key[2]
+            job.finder.take(member, records)
+
+    def _find_roles(self, now_s: float) -> None:
+        """Find the roles of jobs of which all ranks are known, or have had time to report."""
+        for job in self.jobs.values():
+            wanted = job.world_size if now_s - job.since_s < ALL_RANKS_S else 0
+            found = job.finder.find(job.ranks, wanted)
+            if found is not None:
+                job.by_rank = {self.keys[member]: role for member, role in found.items()}
 
     def _take_steps(self, member: int, records: list[CollectiveRecord], now_s: float) -> None:
         """Feed the own time of each step that these records complete."""
         live = self.live_steps.get(member)
         if live is None:
             live = self.live_steps[member] = LiveSteps()
-        steps = live.take(from_records(records))
-        if len(steps):
-            self._observe(member, steps.step, steps.own_s, steps.idle_s, steps.span_s, now_s)
+        times = live.take(from_records(records)).times
+        if len(times):
+            columns = np.array([times.own_s, times.idle_s, times.span_s])
+            ones = np.ones(len(times), np.int64)
+            self.own_times.add(np.full(len(times), member), times.step, ones, columns, now_s)
 
-    def _observe(
-        self,
-        member: int,
-        step: NDArray[np.int64],
-        own_s: NDArray[np.float64],
-        idle_s: NDArray[np.float64],
-        span_s: NDArray[np.float64],
-        now_s: float,
-    ) -> None:
+    def _observe_own_times(self, now_s: float) -> None:
+        """Feed own times, with the advances of those steps that were sent whole."""
+        ready = self.own_times.take_ready(self.advances, now_s)
+        if ready is None:
+            return
+        member, step, count, (own_s, idle_s, span_s) = ready
+        advance_s, start_late_s, enqueue_late_s = self.advances.means(member, step, count)
+        late = {each: self.lateness_s.get(each, math.nan) for each in np.unique(member).tolist()}
         batch = make_batch(
-            np.full(len(own_s), member),
+            member,
             own_s,
             step,
             idle_s=idle_s,
             span_s=span_s,
-            lateness_s=np.full(len(own_s), self.lateness_s.get(member, math.nan)),
+            lateness_s=np.array([late[each] for each in member.tolist()]),
+            advance_s=advance_s,
+            start_late_s=start_late_s,
+            enqueue_late_s=enqueue_late_s,
         )
         self.engine.observe(batch, now_s)
 
@@ -147,6 +220,7 @@ class ClusterVerdicts:
         """Take lateness and peer lag from the collectives that are complete now."""
         matched = self.matcher.close(now_s)
         columns = matched.collectives
+        self._measure_arrivals(matched, now_s)
         if not len(columns):
             return
         # Without clock fits, only lateness that needs no common clock is counted.
@@ -157,12 +231,34 @@ class ClusterVerdicts:
         for recorder, late_ms, behind_ms in zip(
             columns.recorders, lateness_ms, peer_lag_ms, strict=True
         ):
-            member = self.members.get((recorder.node or "", recorder.job, recorder.global_rank))
-            if member is None or math.isnan(behind_ms):  # no quorum: lateness is unknown, too
+            member = self._member_of(recorder)
+            if member < 0 or math.isnan(behind_ms):  # no quorum: lateness is unknown, too
                 continue
             self.measured_s[member], self.peer_lag_ms[member] = now_s, behind_ms
             if not math.isnan(late_ms):
                 self.lateness_s[member] = late_ms / 1e3
+
+    def _measure_arrivals(self, matched: Matched, now_s: float) -> None:
+        """Take advances from the steps that were sent whole."""
+        columns, awaited = matched.collectives, matched.awaited
+        members = self._members_of(columns)
+        waiting = members[awaited.who]
+        tagged = (waiting >= 0) & (awaited.step >= 0)
+        on_time = measure_arrivals(columns, matched.groups, members[columns.who])
+        self.advances.add(
+            join_arrivals(self._take_late(), on_time),
+            step_keys(waiting[tagged], awaited.step[tagged]),
+            now_s,
+        )
+        self.closed.keep(columns, matched.groups, now_s)
+
+    def _members_of(self, columns: Collectives) -> NDArray[np.int64]:
+        """Return the member of each recorder, -1 for those that are none."""
+        return np.array([self._member_of(each) for each in columns.recorders] or [-1], np.int64)
+
+    def _member_of(self, recorder: Recorder) -> int:
+        key = (recorder.node or "", recorder.job, recorder.global_rank)
+        return self.members.get(key, -1)
 
     def _release(self, indexes: Iterable[int]) -> None:
         """Drop everything kept about rows that the engine has freed."""
@@ -171,10 +267,21 @@ class ClusterVerdicts:
             if key is not None:
                 self.members.pop(key, None)
                 self.sources.pop(key, None)
+                self._forget_role(index, key)
             self.live_steps.pop(index, None)
             self.self_timed.discard(index)
+            self.own_times.forget(index)
             self._forget_lag([index])
             self.pending -= len(self.records.pop(index, ()))
+
+    def _forget_role(self, index: int, key: RankKey) -> None:
+        job = self.jobs.get(key[1])
+        if job is None or job.ranks.pop(index, None) is None:
+            return
+        job.finder.forget(index)
+        job.by_rank.pop(key, None)
+        if not job.ranks:
+            del self.jobs[key[1]]
 
     def _forget_lag(self, members: Iterable[int]) -> None:
         for index in members:

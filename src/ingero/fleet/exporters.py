@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ingero.config.fleet import FleetConfig
 from ingero.config.fleet_exporters import (
@@ -13,10 +14,12 @@ from ingero.config.fleet_exporters import (
 )
 from ingero.contract.exposition import Family
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
-from ingero.fleet.backends import GrpcBackend, HttpBackend
 from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_families
 from ingero.fleet.receive import Sink
 from ingero.fleet.series import ReceivedSeries, series_families
+
+if TYPE_CHECKING:
+    from ingero.fleet.backends import GrpcBackend, HttpBackend
 
 
 class FleetExporters:
@@ -65,8 +68,11 @@ class FleetExporters:
         return forward_families(self.forwarders) + series_families(self.series.values())
 
 
-def build_backend(name: str, config: ForwardExporterConfig) -> HttpBackend | GrpcBackend:
+def build_backend(name: str, config: ForwardExporterConfig) -> "HttpBackend | GrpcBackend":
     """Return the backend of an `otlp` or `otlphttp` exporter; raise IngeroError for wrong files."""
+    # 20 MB of clients, which only a Fleet that forwards needs
+    from ingero.fleet.backends import GrpcBackend, HttpBackend  # noqa: PLC0415 - see above
+
     return GrpcBackend(config) if exporter_kind(name) == "otlp" else HttpBackend(config)
 
 

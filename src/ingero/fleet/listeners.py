@@ -1,12 +1,13 @@
 """The sockets that Fleet serves: HTTP and gRPC, each with its own token and certificates."""
 
 import asyncio
+import logging
 import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ingero.config.fleet import Listener
 from ingero.config.fleet_listeners import ListenerTlsConfig
@@ -17,8 +18,12 @@ from ingero.transport.bearer import read_keys
 from ingero.transport.browsers import BrowserGuard
 from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind
-from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
 from ingero.transport.tls import is_loopback, renew_context, server_context
+
+if TYPE_CHECKING:
+    from ingero.transport.otlp.server_grpc import GrpcListener
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -53,10 +58,12 @@ class FleetListeners:
 
     addresses: dict[str, str] = field(default_factory=dict)
     secrets: list[ListenerSecrets] = field(default_factory=list)
-    plaintext: list[str] = field(default_factory=list)  # reachable from elsewhere, without TLS
+    # listeners that other machines can reach: those without TLS, and those that admit everybody
+    plaintext: list[str] = field(default_factory=list)
+    unguarded: list[str] = field(default_factory=list)
     admission: Admission = field(default_factory=Admission)
     _http: list[HttpListener] = field(default_factory=list)
-    _grpc: GrpcListener | None = None
+    _grpc: "GrpcListener | None" = None
 
     async def serve_http(
         self,
@@ -84,6 +91,9 @@ class FleetListeners:
 
     async def serve_grpc(self, listener: Listener, receiver: Receiver) -> Access:
         """Bind the OTLP listener over gRPC; return who may use it."""
+        # 11 MB, which a Fleet with `--grpc off` need not have
+        from ingero.transport.otlp.server_grpc import grpc_listener  # noqa: PLC0415 - see above
+
         secrets = self._read_secrets(listener)
         tls = listener.tls.files() if listener.tls else None
         self._grpc = grpc_listener(
@@ -93,9 +103,26 @@ class FleetListeners:
         self.addresses[listener.name] = self._grpc.address
         return secrets.access
 
+    def warn(self) -> None:
+        """Log once what other machines can reach without TLS or without a token."""
+        extra = {
+            "listeners": ", ".join(self.plaintext),
+            "without_token": ", ".join(self.unguarded),
+            "next": "configs/fleet-config.yaml has certificates and tokens",
+        }
+        if self.plaintext:
+            log.warning("plaintext_listeners", extra=extra)
+        elif self.unguarded:
+            log.warning("listeners_without_token", extra=extra)
+
     def _read_secrets(self, listener: Listener) -> ListenerSecrets:
-        if listener.tls is None and not is_loopback(listener.endpoint):
-            self.plaintext.append(f"{listener.name} {listener.endpoint}")
+        if not is_loopback(listener.endpoint):
+            described = f"{listener.name} {listener.endpoint}"
+            is_mutual = listener.tls is not None and listener.tls.client_ca_file is not None
+            if listener.tls is None:
+                self.plaintext.append(described)
+            if listener.token_file is None and not is_mutual:
+                self.unguarded.append(described)
         secrets = ListenerSecrets.read(listener)
         self.secrets.append(secrets)
         return secrets

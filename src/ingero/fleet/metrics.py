@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from ingero.contract.exposition import Family, by_label, counter, gauge, total
 from ingero.contract.names import CLUSTER_ID
 from ingero.contract.otlp import values as otlp
+from ingero.fleet.listeners import FleetListeners
 from ingero.fleet.processor import Cluster, Counters, FleetProcessor
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import Put
@@ -111,7 +112,7 @@ def cluster_families(processor: FleetProcessor) -> list[Family]:
 
 
 def service_families(
-    receiver: Receiver, plaintext_listeners: int, failed_ticks: int, exporters: Iterable[Family]
+    receiver: Receiver, listeners: FleetListeners, failed_ticks: int, exporters: Iterable[Family]
 ) -> list[Family]:
     """Return the counts of the push path and those of each exporter."""
     counters, clusters = receiver.processor.counters, receiver.processor.clusters
@@ -124,7 +125,19 @@ def service_families(
     rejected = {str(reason): count for reason, count in counters.rejected.items()}
     return [
         gauge(
-            "ingero_fleet_plaintext_listeners", "Listeners without TLS", [((), plaintext_listeners)]
+            "ingero_fleet_plaintext_listeners",
+            "Listeners without TLS that other machines can reach",
+            [((), len(listeners.plaintext))],
+        ),
+        gauge(
+            "ingero_fleet_unguarded_listeners",
+            "Listeners that admit every other machine, without a token or a client certificate",
+            [((), len(listeners.unguarded))],
+        ),
+        total(
+            "ingero_fleet_connections_closed_total",
+            "HTTP connections closed because too many were open",
+            listeners.admission.connections.closed,
         ),
         gauge("ingero_fleet_clusters", "Clusters known", [((), len(clusters))]),
         counter("ingero_fleet_replies_total", "Replies by transport and status", replies),

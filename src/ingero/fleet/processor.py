@@ -25,7 +25,12 @@ from ingero.contract.push.decode import (
     problem_with_id,
 )
 from ingero.contract.threshold import COLD_START, ServedThreshold
-from ingero.core.health.threshold import ClusterThreshold, ThresholdPolicy, update_threshold
+from ingero.core.health.threshold import (
+    ClusterThreshold,
+    ThresholdPolicy,
+    reason_without_quorum,
+    update_threshold,
+)
 from ingero.fleet.roster import Put, Roster
 from ingero.transport.otlp.decoding import finish
 
@@ -299,8 +304,9 @@ class FleetProcessor:
             before, cluster.roster.active_scores(now_s, ttl_s), max(expected, 0), now_s, self.policy
         )
         self.counters.recomputes += after.ema_at_s != before.ema_at_s
-        served = ServedThreshold(after.served or 0.0, after.quorum_met)
-        cluster.served = COLD_START if served == COLD_START else served
+        reason = reason_without_quorum(after, self.policy)
+        served = ServedThreshold(after.served or 0.0, after.quorum_met, reason)
+        cluster.served = COLD_START if not served.value else served
 
     def served(self, cluster: str) -> ServedThreshold:
         """Return the threshold of a cluster; a cold start where it is unknown."""

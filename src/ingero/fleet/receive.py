@@ -12,8 +12,12 @@ from typing import Any, Protocol
 
 from ingero.compiled import FAST_PATH, compiled_or_pure
 from ingero.contract.names import (
+    ASK_HEADER,
+    ASK_METADATA,
     QUORUM_HEADER,
     QUORUM_METADATA,
+    QUORUM_REASON_HEADER,
+    QUORUM_REASON_METADATA,
     THRESHOLD_HEADER,
     THRESHOLD_METADATA,
     VERDICT_HEADER,
@@ -42,10 +46,17 @@ from ingero.transport.otlp.server_http import (
 )
 
 PushFastPath: Any = compiled_or_pure(FAST_PATH, "PushFastPath", None)
-_HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, VERDICT_HEADER)
+_Names = tuple[str, str, str, str, str]
+_HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, QUORUM_REASON_HEADER, VERDICT_HEADER, ASK_HEADER)
 _MAX_KEPT_QUERIES = 16384
 _MAX_KEPT_QUERY_BYTES = 512  # the sender decides how long a query is: longer ones are parsed anew
-_GRPC_NAMES = (THRESHOLD_METADATA, QUORUM_METADATA, VERDICT_METADATA)
+_GRPC_NAMES = (
+    THRESHOLD_METADATA,
+    QUORUM_METADATA,
+    QUORUM_REASON_METADATA,
+    VERDICT_METADATA,
+    ASK_METADATA,
+)
 _Rendered = dict[str, tuple[ServedThreshold, bytes]]  # whole replies by cluster
 
 
@@ -64,13 +75,16 @@ class Receiver:
         *,
         sinks: dict[Kind, Sequence[Sink]] | None = None,
         verdict_texts: Mapping[tuple[str, str], str] | None = None,
+        ask_texts: Mapping[tuple[str, str], str] | None = None,
         http_token: Access | None = None,
         grpc_token: Access | None = None,
         max_requests_per_s: int = 0,
     ) -> None:
         self.processor = processor
         self.sinks = sinks or {}
-        self.verdict_texts = {} if verdict_texts is None else verdict_texts  # by cluster and node
+        # by cluster and node; a node that is asked has a verdict, too
+        self.verdict_texts = {} if verdict_texts is None else verdict_texts
+        self.ask_texts = {} if ask_texts is None else ask_texts
         self.http_token = http_token or Access(None)
         self.grpc_token = grpc_token or Access(None)
         self.max_requests_per_s = max_requests_per_s
@@ -145,10 +159,10 @@ class Receiver:
                 for sink in self.sinks.get(MetricsRequest, ()):
                     sink.offer(MetricsRequest, body, encoding, taken)
                 self.plain_pushes[0] += 1
-                verdict = self.verdict_texts.get((taken.cluster, taken.node), "")
-                if taken.partial is None and not verdict:
+                is_named = (taken.cluster, taken.node) in self.verdict_texts
+                if taken.partial is None and not is_named:
                     return self._plain_ok(taken.cluster, encoding, date)
-                headers = self._headers(_HTTP_NAMES, taken.cluster, verdict)
+                headers = self._headers(_HTTP_NAMES, taken.cluster, taken.node)
                 content = encode_response(MetricsRequest, encoding, taken.partial)
                 return _render(Reply(headers=headers), encoding, date, content)
         self.replies["http", reply.status] += 1
@@ -216,9 +230,7 @@ class Receiver:
             self.replies[transport, admitted.status] += 1
         return admitted
 
-    def _receive(
-        self, transport: str, names: tuple[str, str, str], inbound: Inbound
-    ) -> Reply | Awaitable[Reply]:
+    def _receive(self, transport: str, names: _Names, inbound: Inbound) -> Reply | Awaitable[Reply]:
         """Handle a request of an admitted sender; raise MalformedPush or TooLarge."""
         if len(inbound.body) > INLINE_BYTES:
             return self._receive_large(transport, names, inbound)
@@ -229,9 +241,7 @@ class Receiver:
             taken = self._take(inbound)
         return self._accepted(names, taken)
 
-    async def _receive_large(
-        self, transport: str, names: tuple[str, str, str], inbound: Inbound
-    ) -> Reply:
+    async def _receive_large(self, transport: str, names: _Names, inbound: Inbound) -> Reply:
         """Decode in a thread, then store in short slices."""
         with self._outcome_counted(transport):
             refused = await asyncio.to_thread(refused_cluster, inbound.sender, inbound)
@@ -240,9 +250,7 @@ class Receiver:
             taken = await self._take_large(inbound)
         return self._accepted(names, taken)
 
-    def _refused(
-        self, transport: str, names: tuple[str, str, str], inbound: Inbound, refused: Reply
-    ) -> Reply:
+    def _refused(self, transport: str, names: _Names, inbound: Inbound, refused: Reply) -> Reply:
         self.replies[transport, refused.status] += 1
         return replace(refused, headers=self._headers(names, inbound.cluster or "", ""))
 
@@ -259,9 +267,8 @@ class Receiver:
             raise
         self.replies[transport, 200] += 1
 
-    def _accepted(self, names: tuple[str, str, str], taken: Taken) -> Reply:
-        verdict = self.verdict_texts.get((taken.cluster, taken.node), "")
-        headers = self._headers(names, taken.cluster, verdict)
+    def _accepted(self, names: _Names, taken: Taken) -> Reply:
+        headers = self._headers(names, taken.cluster, taken.node)
         return Reply(partial=taken.partial, headers=headers)
 
     def _admit(self, access: Access, authorization: str | None, address: str | None) -> Key | Reply:
@@ -322,15 +329,18 @@ class Receiver:
             sink.offer(inbound.kind, inbound.body, inbound.encoding, taken)
         return taken
 
-    def _headers(
-        self, names: tuple[str, str, str], cluster: str, verdict: str
-    ) -> tuple[tuple[str, str], ...]:
+    def _headers(self, names: _Names, cluster: str, node: str) -> tuple[tuple[str, str], ...]:
+        """Return what a reply to a node carries; without a node, only the threshold."""
         served = self.processor.served(cluster)
-        pair = (
-            (names[0], encode_threshold(served.value)),
-            (names[1], encode_quorum(served.quorum_met)),
+        key = (cluster, node)
+        texts = (
+            encode_threshold(served.value),
+            encode_quorum(served.quorum_met),
+            str(served.reason) if served.reason else "",
+            self.verdict_texts.get(key, "") if node else "",
+            self.ask_texts.get(key, "") if node else "",
         )
-        return (*pair, (names[2], verdict)) if verdict else pair
+        return tuple((name, text) for name, text in zip(names, texts, strict=True) if text)
 
 
 def _valid_or_empty(cluster: str | None) -> str:

@@ -61,7 +61,11 @@ _UNBOUNDED: Final = frozenset(
         names.EVENT_ID,
         names.EPISODE_ID,
         names.CAUSAL_CHAIN_ID,
+        names.CAUSE_TEXT,
+        names.ASK_NUMBER,
         names.STEP,
+        names.STEP_PLACE,
+        names.SAMPLE_WEIGHT,
         names.NCCL_SEQ,
         names.NCCL_GPU_DURATION_NS,
     }

@@ -11,8 +11,8 @@ import msgspec
 
 from ingero.contract.silence import LiftRequest, Silence, SilenceRequest
 from ingero.contract.verdict import Verdict
-from ingero.errors import ConfigError, StoreError
-from ingero.files import replace_file
+from ingero.errors import ConfigError, ForeignFile, StoreError, TooLarge
+from ingero.files import read_regular, replace_file
 
 MAX_SILENCES = 1000
 MAX_FILE_BYTES = 4 << 20
@@ -101,13 +101,12 @@ def _text(silence: Silence) -> str:
 
 def _read(path: Path) -> list[Silence]:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(
-                f"{path} is larger than {MAX_FILE_BYTES} bytes: not a file of silences"
-            )
-        return msgspec.json.decode(path.read_bytes(), type=list[Silence])
+        data = read_regular(path, MAX_FILE_BYTES)
+        return msgspec.json.decode(data, type=list[Silence])
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
+    except (ForeignFile, TooLarge) as error:
+        raise ConfigError(f"{error}: not a file of silences") from None
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"{path} is not a file of silences: {error}; move it away to start without"

@@ -1,9 +1,13 @@
 """Prometheus metrics of verdicts and lag, computed when they are scraped."""
 
+from typing import TYPE_CHECKING
+
 from ingero.contract.exposition import Family, Labels, counter, gauge
 from ingero.contract.verdict import Verdict
-from ingero.fleet.cluster_verdicts import ClusterVerdicts
 from ingero.fleet.verdicts import VerdictService
+
+if TYPE_CHECKING:
+    from ingero.fleet.cluster_verdicts import ClusterVerdicts
 
 
 def verdict_families(verdicts: VerdictService) -> list[Family]:
@@ -51,13 +55,18 @@ def _open_families(verdicts: VerdictService) -> list[Family]:
             [(labels, 1.0) for labels, _ in found],
         ),
         gauge(
+            "ingero_fleet_verdict_loss_ratio",
+            "What the job loses by it, as a share of its slow step",
+            [(labels, v.loss) for labels, v in found if v.loss is not None],
+        ),
+        gauge(
             "ingero_fleet_verdict_excess_ratio",
             "Own time above the peers, as a share",
             [(labels, v.excess) for labels, v in found if v.excess is not None],
         ),
         gauge(
             "ingero_fleet_verdict_cost_usd_per_hour",
-            "What the slow rank costs the whole job, at most",
+            "What the whole job loses by it, as money",
             [(labels, v.usd_per_hour) for labels, v in found if v.usd_per_hour is not None],
         ),
     ]
@@ -91,12 +100,13 @@ def _engine_families(verdicts: VerdictService) -> list[Family]:
     ]
 
 
-def _unused(cluster: ClusterVerdicts) -> dict[str, int]:
+def _unused(cluster: "ClusterVerdicts") -> dict[str, int]:
     return {
         "evicted_collective": cluster.matcher.evicted_groups,
         "evicted_communicator": cluster.matcher.evicted_comms,
+        "dropped_advance": cluster.advances.dropped + cluster.closed.dropped,
         "repeated": cluster.engine.frames.duplicates,
-        "thin_step": cluster.engine.frames.thin,
+        "thin_step": cluster.engine.counters.too_late,
         "refused_member": cluster.engine.counters.refused_members,
         "too_few_peers": cluster.engine.counters.too_few_peers,
     }
@@ -131,10 +141,10 @@ def _lag_families(verdicts: VerdictService) -> list[Family]:
 
 def _labels(cluster: str, verdict: Verdict) -> Labels:
     return (
-        ("class", str(verdict.cause)),
+        ("class", str(verdict.cause_class)),
         ("cluster_id", cluster),
         ("episode", verdict.episode),
-        ("job", verdict.job or ""),
+        ("ingero_job", verdict.job or ""),  # Prometheus owns the label `job`
         ("node_id", verdict.node),
         ("rank", "" if verdict.rank is None else str(verdict.rank)),
         *((("silenced", "true"),) if verdict.silenced else ()),

@@ -1,7 +1,9 @@
 """The verdict service: own times and collectives in, verdicts out, one engine per cluster."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
@@ -9,11 +11,13 @@ from ingero.contract.measurements.ranks import Measured, decode_ranks
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import cut_label, problem_with_id
 from ingero.contract.verdict import Verdict, encode_verdicts
-from ingero.core.verdict.engine import VerdictEngine
-from ingero.core.verdict.members import Member
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.fleet.cluster_verdicts import ClusterVerdicts
+from ingero.fleet.causes.book import CauseBook
 from ingero.fleet.silences import Silences
+
+if TYPE_CHECKING:
+    from ingero.core.verdict.members import Member
+    from ingero.fleet.cluster_verdicts import ClusterVerdicts
 
 MAX_PENDING_COLLECTIVES = 400_000  # of all clusters, between two ticks
 FORGET_AFTER_S = 3600.0  # a cluster without measurements for this long is removed
@@ -40,11 +44,13 @@ class VerdictService:
         policy: VerdictPolicy | None = None,
         max_clusters: int = 1024,
         silences: Silences | None = None,
+        causes: CauseBook | None = None,
     ) -> None:
         self.clusters: dict[str, ClusterVerdicts] = {}
         self.texts: dict[tuple[str, str], str] = {}  # by cluster and node: what push replies carry
         self.counters = VerdictCounters()
         self.silences = silences or Silences()
+        self.causes = causes or CauseBook()
         self._now_s = 0.0  # of the last tick
         self._pending = 0  # collectives of all clusters that wait for the next tick
         self._rates = rates
@@ -57,7 +63,7 @@ class VerdictService:
             if len(self.clusters) >= self._max_clusters:
                 self.counters.refused_clusters += 1
                 return
-            found = self.clusters[cluster] = ClusterVerdicts(VerdictEngine(self._policy))
+            found = self.clusters[cluster] = _new_cluster(self._policy)
         found.last_push_s = now_s
         for measured in decode_ranks(request):
             self.counters.malformed += measured.malformed
@@ -87,19 +93,41 @@ class VerdictService:
         self.counters.verdicts += len(changed)
         return changed
 
+    def with_causes(
+        self, changed: Sequence[tuple[str, Verdict]], now_s: float
+    ) -> list[tuple[str, Verdict]]:
+        """Return changed verdicts as they are shown, and those whose cause became known.
+
+        Agents are asked about the slow ranks on their nodes with the next replies.
+        """
+        opened = [
+            (name, verdict)
+            for name, cluster in self.clusters.items()
+            for verdict in cluster.engine.current()
+        ]
+        caused = set(self.causes.tick(opened, now_s))
+        caused -= {(name, verdict.episode) for name, verdict in changed}
+        found = [(name, verdict) for name, verdict in opened if (name, verdict.episode) in caused]
+        return [(name, self.mark(name, verdict)) for name, verdict in (*changed, *found)]
+
     def recent_verdicts(self, cluster: str) -> list[Verdict]:
         """Return a cluster's open verdicts and those resolved within the last minute."""
         found = self.clusters.get(cluster)
         verdicts = [] if found is None else found.recent()
-        return [self.silences.mark(cluster, verdict, self._now_s) for verdict in verdicts]
+        return [self.mark(cluster, verdict) for verdict in verdicts]
 
     def open_verdicts(self) -> list[tuple[str, Verdict]]:
         """Return (cluster, verdict) for each open verdict, with its silence if it has one."""
         return [
-            (name, self.silences.mark(name, verdict, self._now_s))
+            (name, self.mark(name, verdict))
             for name, cluster in sorted(self.clusters.items())
             for verdict in cluster.engine.current()
         ]
+
+    def mark(self, cluster: str, verdict: Verdict) -> Verdict:
+        """Return a verdict of the engine as it is shown: with its cause and its silence."""
+        marked = self.causes.mark(cluster, verdict)
+        return self.silences.mark(cluster, marked, self._now_s)
 
     def rank_counts(self, cluster: str) -> dict[str, int]:
         """Count the ranks of a cluster that have a baseline, and those still learning one."""
@@ -108,7 +136,7 @@ class VerdictService:
         return {"judged": judged, "learning": learning}
 
     def _take_measured(
-        self, found: ClusterVerdicts, cluster: str, measured: Measured, now_s: float
+        self, found: "ClusterVerdicts", cluster: str, measured: Measured, now_s: float
     ) -> None:
         member = self._member(found, cluster, measured)
         if member is None:
@@ -117,6 +145,9 @@ class VerdictService:
         index = found.register(member, now_s)
         if index is None:
             return
+        world_size = measured.resource.get(names.WORLD_SIZE)
+        if member.rank is not None and isinstance(world_size, int):
+            found.note_world(member.job, world_size)
         if measured.own_times:
             self.counters.own_times += len(measured.own_times)
             found.add_own_times(index, measured.own_times, now_s)
@@ -127,7 +158,9 @@ class VerdictService:
             self.counters.collectives += taken
             self.counters.overflow += len(measured.collectives) - taken
 
-    def _member(self, found: ClusterVerdicts, cluster: str, measured: Measured) -> Member | None:
+    def _member(
+        self, found: "ClusterVerdicts", cluster: str, measured: Measured
+    ) -> "Member | None":
         """Return the member that measured, or None without a valid node, job and role."""
         resource = measured.resource
         node, job = resource.get(names.NODE_ID), resource.get(names.JOB_ID)
@@ -143,16 +176,19 @@ class VerdictService:
         model = cut_label(model) if isinstance(model, str) else ""
         known = canonical_provider(provider) if isinstance(provider, str) else None
         gpus = resource.get(names.GPU_COUNT)
+        from ingero.core.verdict.members import Member  # noqa: PLC0415 - as in `_new_cluster`
+
         return Member(
             cluster=cluster,
             node=node,
             rank=key[2],
             job=key[1],
             gpu_model=model,
-            role=str(role),
+            role=str(role) or found.role_of(key),
             source=found.source_of(key, measured),
             gpus=gpus if key[2] is None and isinstance(gpus, int) and gpus > 0 else 1,
             usd_per_gpu_hour=self._rates.find(known, model) if self._rates is not None else None,
+            labels=_labels(resource),
         )
 
     def _reply_texts(self, cluster: str) -> dict[tuple[str, str], str]:
@@ -162,3 +198,23 @@ class VerdictService:
             if verdict.node:
                 by_node[verdict.node].append(verdict)
         return {(cluster, node): encode_verdicts(verdicts) for node, verdicts in by_node.items()}
+
+
+def _labels(resource: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a node that ranks may have in common, in order of their names."""
+    found = (
+        (key.removeprefix(names.LABEL_PREFIX), cut_label(value))
+        for key, value in resource.items()
+        if key.startswith(names.LABEL_PREFIX) and isinstance(value, str) and value
+    )
+    return tuple(sorted((cut_label(name), value) for name, value in found if name))[
+        : names.MAX_LABELS
+    ]
+
+
+def _new_cluster(policy: VerdictPolicy) -> "ClusterVerdicts":
+    """Return an engine; a Fleet without measurements of ranks never loads its modules."""
+    from ingero.core.verdict.engine import VerdictEngine  # noqa: PLC0415 - see above
+    from ingero.fleet.cluster_verdicts import ClusterVerdicts  # noqa: PLC0415 - see above
+
+    return ClusterVerdicts(VerdictEngine(policy))

@@ -18,8 +18,11 @@ REQUIRED = ("comm_hash", "seq", "op", "rank", "nranks", "enqueue_ns", "gpu_start
 MAX_COLUMNS = 1000
 
 
-def read_csv(path: Path, text: str) -> list[CollectiveRecord]:
-    """Return all records; raise MalformedInput with the number of the first bad line."""
+def read_csv(path: Path, text: str, problems: list[str] | None = None) -> list[CollectiveRecord]:
+    """Return all records; bad lines are left out, and counted in `problems`.
+
+    Raise MalformedInput without any good line, or for a first line without the needed columns.
+    """
     reader = csv.DictReader(io.StringIO(text))
     try:
         header = reader.fieldnames or ()
@@ -33,14 +36,23 @@ def read_csv(path: Path, text: str) -> list[CollectiveRecord]:
             f"{path}: column {missing[0]!r} is missing; records have {', '.join(REQUIRED)}"
         )
     records: list[CollectiveRecord] = []
+    bad, first = 0, ""
     while True:
         try:
             row = next(reader, None)
             if row is None:
-                return records
+                break
             records.append(checked(_record(row)))
         except (ValueError, TypeError, KeyError, csv.Error) as error:
-            raise MalformedInput(f"{path}, line {reader.line_num}: {error}") from error
+            bad += 1
+            first = first or f"line {reader.line_num}: {error}"
+    if bad and not records:
+        raise MalformedInput(f"{path}, {first}")
+    if bad and problems is not None:
+        problems.append(
+            f"{path}: {bad} of {bad + len(records)} lines are left out; the first is {first}"
+        )
+    return records
 
 
 def _whole(row: dict[str, str], name: str) -> int:

@@ -21,6 +21,7 @@ from ingero.importers.nccl_ring import RING_MAGIC, read_ring_records
 from ingero.importers.steps import read_steps
 
 MAX_MESSAGE = 1000
+XZ_MAGIC = b"\xfd7zXZ\x00"
 _JOB_FACT = re.compile(rb"^(world_size|tp_size|trial_name):", re.MULTILINE)
 
 
@@ -176,6 +177,10 @@ def _read(path: Path, inputs: Inputs, limits: ReadLimits = DEFAULT_LIMITS) -> st
         return "step trace"
     if head.startswith(RING_MAGIC):
         return _ring(path, inputs)
+    if head.startswith(XZ_MAGIC):
+        raise MalformedInput(
+            f"{path} is a compressed archive: unpack it with `tar -xf`, then name the folder"
+        )
     data = read_regular(path, limits.file_bytes)
     if head.startswith(b"\x1f\x8b"):
         data = unpack(path, data, limits.unpacked_bytes)
@@ -257,14 +262,7 @@ def _json(path: Path, data: bytes, inputs: Inputs) -> str | None:
 
 def _csv(path: Path, data: bytes, inputs: Inputs) -> str:
     text = data.decode("utf-8", "replace")
-    whole, _, rest = text.rpartition("\n")
-    try:
-        records = read_csv(path, text)
-    except MalformedInput:
-        if not rest:
-            raise
-        records = read_csv(path, whole)  # a copy of a file that was still being written
-        inputs.problems.append(f"{path}: its last line is cut off and left out")
+    records = read_csv(path, text, inputs.problems)
     inputs.add(path, CollectiveSource.PLUGIN, records, exact=True)
     return "collective records"
 

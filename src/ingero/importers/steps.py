@@ -156,7 +156,7 @@ def _assemble(path: Path, columns: _Columns, world_size: int | None) -> StepTrac
     is_common = np.isfinite(duration).mean(axis=(1, 2)) > 0.5
     start, duration, first = start[is_common], duration[is_common], first[is_common]
     is_whole = np.isfinite(duration).all(axis=(0, 1))
-    if not is_whole.any():
+    if not is_common.any() or not is_whole.any():
         raise MalformedInput(
             f"{path}: every step lacks an operation of some worker, so no step can be compared"
         )

@@ -13,7 +13,7 @@ import numpy as np
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.events import OFF_CPU_PREEMPTED, PAGE_ALLOC, SCHED_SWITCH, find_op
 from ingero.core.chains.evidence import SystemSample
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.chains.replay import replay
 from ingero.core.recording.aggregate import aggregate
 from ingero.core.recording.event_columns import EventColumns, columns_from_rows

@@ -1,4 +1,4 @@
-"""A limit on the bodies that are received at once, in all and from one address.
+"""A limit on what is received at once, in all and from one address: connections and bodies.
 
 Bytes count when they arrive, not when they are declared, so that a declared length holds nothing.
 An application that checks the token before it reads the body holds nothing for strangers either.
@@ -10,6 +10,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ingero.transport.connections import ConnectionRoom
 from ingero.transport.rate_limit import address_group
 
 MAX_RECEIVING_BYTES: Final = 256 * 1024 * 1024
@@ -30,6 +31,7 @@ class Admission:
         self._unfinished: dict[str, dict[_Exchange, None]] = {}
         self.receiving_bytes = 0
         self.refused = 0
+        self.connections = ConnectionRoom()
 
     def has_room(self, address: str, size: int) -> bool:
         """Return whether a body from this address may hold `size` more bytes."""

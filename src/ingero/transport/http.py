@@ -20,6 +20,7 @@ from ingero.errors import TooLarge, Unavailable
 from ingero.transport.access import Access, Denied
 from ingero.transport.admission import Admission, AdmittedApp
 from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER, Key, TokenScope
+from ingero.transport.connections import ConnectionRoom
 from ingero.transport.listen import bound_address, plain_peer
 
 KEEP_ALIVE_S = 75  # agents push every 5 to 60 s and should not pay a handshake each time
@@ -115,6 +116,7 @@ class TimedProtocol(HttpToolsProtocol):
     """
 
     request_timeout_s = REQUEST_S
+    room: ConnectionRoom  # of the service, set by the listener
     _timeout: asyncio.TimerHandle | None = None
     _head_bytes = 0  # since the request began, or since the last piece of its body
 
@@ -123,6 +125,7 @@ class TimedProtocol(HttpToolsProtocol):
         if self.client is not None:
             self.client = (plain_peer(self.client[0]), self.client[1])
         self._start_timeout()
+        self.room.enter(self._address(), transport)
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
@@ -169,7 +172,11 @@ class TimedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timeout()
+        self.room.leave(self._address(), self.transport)
         super().connection_lost(exc)
+
+    def _address(self) -> str | None:
+        return self.client[0] if self.client else None
 
     def _start_timeout(self) -> None:
         if self._timeout is None:
@@ -200,9 +207,11 @@ class HttpListener:
         protocol: type[TimedProtocol] = TimedProtocol,
         admission: Admission | None = None,
     ) -> None:
+        admission = admission or Admission()
+        own_protocol = type(protocol.__name__, (protocol,), {"room": admission.connections})
         config = uvicorn.Config(
-            AdmittedApp(app, admission or Admission()),
-            http=protocol,
+            AdmittedApp(app, admission),
+            http=own_protocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -9,7 +9,7 @@ import aiohttp
 from yarl import URL
 
 from ingero.contract.names import JSON_TYPE
-from ingero.contract.threshold import COLD_START, Delivery, ServedThreshold, decode_answer
+from ingero.contract.threshold import Delivery, ServedThreshold, decode_answer
 from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.otlp.client import ClientOptions, open_session, parse_retry_after
 
@@ -82,4 +82,4 @@ class ThresholdPoll:
         delivery, served = decode_answer(body)
         if delivery is not Delivery.HIT or served is None:
             return PollReply(PollOutcome.CLIENT_ERROR, detail="the answer is not a threshold")
-        return PollReply(PollOutcome.OK, None if served == COLD_START else served)
+        return PollReply(PollOutcome.OK, served if served.value else None)

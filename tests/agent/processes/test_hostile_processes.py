@@ -29,7 +29,7 @@ from ingero.agent.processes.flight_recorder import (
 )
 from ingero.agent.processes.info import ProcessInfo, parse_environ, read_process
 from ingero.agent.processes.maps import find_regions, parse_regions
-from ingero.agent.stacks.python import line_of, line_of_310
+from ingero.agent.stacks.line_tables import line_of, line_of_310
 from ingero.agent.stacks.symbols import Symbolizer
 from ingero.errors import ForeignFile
 from ingero.files import open_regular

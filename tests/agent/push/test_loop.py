@@ -245,7 +245,7 @@ async def test_the_end_of_an_episode_is_sent_once_and_only_changes_are_logged(
     slow = Verdict(
         episode="e", state=VerdictState.STRAGGLER, node="n1", rank=5, since=1.0, excess=0.05,
         error=0.01,
-        cause=CauseClass.HOST, next_step="look at the host",
+        cause_class=CauseClass.HOST, next_step="look at the host",
     )  # fmt: skip
     over = msgspec.structs.replace(slow, state=VerdictState.RESOLVED)
     socket = LineServer(tmp_path / "s.sock")

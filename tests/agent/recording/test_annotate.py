@@ -16,12 +16,8 @@ import pytest
 from tests.support.waiting import until
 
 from ingero.agent.processes.discover import parent_of, start_time
-from ingero.agent.recording.annotate import (
-    MAX_CONNECTIONS,
-    AnnotationServer,
-    check_owner,
-    send_annotation,
-)
+from ingero.agent.recording.annotate import AnnotationServer, check_owner, send_annotation
+from ingero.agent.recording.annotation_limits import MAX_USER_CONNECTIONS
 from ingero.cli.dispatch import run
 from ingero.contract.annotations import Annotation
 from ingero.errors import AuthError, IngeroError, MalformedInput
@@ -157,10 +153,10 @@ def test_a_thousand_lines_a_second(server: AnnotationServer) -> None:
 
 def test_connections_are_bounded(server: AnnotationServer) -> None:
     peers = []
-    for _ in range(MAX_CONNECTIONS + 3):
+    for _ in range(MAX_USER_CONNECTIONS + 3):
         peers.append(connect(server))
         server.poll(NOW)
-    assert len(server._connections) == MAX_CONNECTIONS
+    assert len(server._connections) == MAX_USER_CONNECTIONS
     assert server.rejected == {"connections": 3}
     for peer in peers:
         peer.close()

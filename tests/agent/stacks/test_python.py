@@ -13,14 +13,8 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import PATIENCE_S
 
-from ingero.agent.stacks.python import (
-    Offsets,
-    PythonFrame,
-    PythonProcess,
-    find_python,
-    line_of,
-    line_of_310,
-)
+from ingero.agent.stacks.line_tables import line_of, line_of_310
+from ingero.agent.stacks.python import Offsets, PythonFrame, PythonProcess, find_python
 
 SCRIPT = """\
 import threading
@@ -48,6 +42,17 @@ class Loader:
 worker = threading.Thread(target=Loader().fetch, daemon=True)
 worker.start()
 outer()
+"""
+COLLECTING = """
+import gc
+kept = [[number] for number in range(200_000)]
+gc.disable()
+print("ready", flush=True)
+input()
+for _ in range(3): gc.collect()
+print("collected", flush=True)
+input()
+while True: gc.collect()
 """
 FOLDERS = (
     "/usr/bin",
@@ -112,6 +117,52 @@ def test_frames_have_file_function_and_current_line(sleeper) -> None:
         "_bootstrap_inner",
         "_bootstrap",
     ]
+
+
+def test_remembered_code_gives_the_same_frames(sleeper) -> None:
+    _, pid, _, script = sleeper
+    python = find_python(pid)
+    assert python is not None
+    expected = [
+        PythonFrame(script, function, line)
+        for function, line in [("inner", 13), ("outer", 7), ("<module>", 25)]
+    ]
+    python.remember_code()
+    assert wait_for(lambda: python.stack(pid), expected) == expected
+    assert python.stack(pid) == expected
+
+
+@pytest.mark.parametrize("minor", [10, 11, 12, 13])
+def test_garbage_collections_are_seen_and_counted(minor: int) -> None:
+    if os.geteuid():
+        pytest.skip("reading another process needs root or ptrace rights")
+    process = subprocess.Popen(
+        [interpreter(minor), "-c", COLLECTING], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin
+    assert process.stdout
+    try:
+        process.stdout.readline()
+        python = find_python(process.pid)
+        assert python is not None
+        before = python.collection()
+        assert before is not None
+        assert not before.is_collecting
+        process.stdin.write(b"collect\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        after = python.collection()
+        assert after is not None
+        assert after.full == before.full + 3
+        assert after.collections >= before.collections + 3
+        process.stdin.write(b"collect for ever\n")
+        process.stdin.flush()
+        end = time.monotonic() + PATIENCE_S
+        while not (seen := python.collection()) or not seen.is_collecting:
+            assert time.monotonic() < end
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_thread_that_runs_no_python_has_no_frames(sleeper) -> None:
@@ -184,7 +235,7 @@ class Interpreter:
     AT = Offsets(
         head=0, threads=0, next_interpreter=8, next_thread=0, thread_id=8, native_id=8, frame=16,
         code=0, back=8,
-        instruction=16, filename=0, name=8, first_line=16, line_table=24, bytecode=0,
+        instruction=16, filename=0, name=8, first_line=16, line_table=24, bytecode=0, gc=0,
     )  # fmt: skip
 
     def __init__(self) -> None:

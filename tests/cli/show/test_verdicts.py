@@ -10,9 +10,10 @@ SLOW = Verdict(
     state=VerdictState.STRAGGLER,
     node="gpu07",
     rank=61,
-    cause=CauseClass.COMPUTE,
-    excess=0.0523,
-    error=0.006,
+    cause_class=CauseClass.COMPUTE,
+    loss=0.0523,
+    loss_error=0.006,
+    cause="SM clock 1410 MHz, peers 1980",
     since=1000.0,
     usd_per_hour=13.9,
     evidence="own time +5.2%",
@@ -22,9 +23,10 @@ SLOW = Verdict(
 
 def test_one_row_says_who_why_how_much_since_when_and_what_next() -> None:
     assert verdict_table([SLOW], 1012.0).splitlines() == [
-        "node   rank  state  class    excess       since  cost at most  episode",
-        "-----  ----  -----  -------  -----------  -----  ------------  -------",
-        "gpu07  61    SLOW   compute  +5.2% ±0.6%  12 s   $13.90/h      5f0c",
+        "node   rank  state  class    job loses   since  cost      episode",
+        "-----  ----  -----  -------  ----------  -----  --------  -------",
+        "gpu07  61    SLOW   compute  5.2% ±0.6%  12 s   $13.90/h  5f0c",
+        "  rank 61: SM clock 1410 MHz, peers 1980",
         "  rank 61: own time +5.2%",
         "    next: check clocks",
     ]
@@ -34,8 +36,8 @@ def test_stalls_have_a_period_silenced_ones_are_marked_and_the_worst_come_first(
     stalls = replace(
         SLOW,
         rank=5,
-        cause=CauseClass.STALL,
-        excess=1.16,
+        cause_class=CauseClass.STALL,
+        loss=0.116,
         period=14,
         silenced="until 9: ticket 7",
     )
@@ -45,14 +47,32 @@ def test_stalls_have_a_period_silenced_ones_are_marked_and_the_worst_come_first(
         state=VerdictState.FLEET_EVENT,
         node="",
         since=0.0,
-        cause=CauseClass.FLEET,
+        cause_class=CauseClass.FLEET,
         evidence="all slower",
     )
     lines = verdict_table([over, everybody, stalls], 9000.0).splitlines()
     assert [line.split()[0] for line in lines[2:5]] == ["gpu07", "all", "gpu01"]
-    assert "+116.0% ±0.6% every 14 steps" in lines[2]
+    assert "11.6% ±0.6%, every 14 steps" in lines[2]
     assert lines[2].endswith("silenced until 9: ticket 7")
     assert [line for line in lines[5:] if "gpu01" in line] == []
+
+
+def test_an_upper_bound_says_so_and_a_late_rank_costs_nothing() -> None:
+    bound = replace(SLOW, at_most=True, loss_error=None)
+    late = replace(SLOW, state=VerdictState.LATE, node="gpu09", loss=0.001, usd_per_hour=None)
+    lines = verdict_table([late, bound], 1012.0).splitlines()
+    assert "  ≤ 5.2%  " in lines[2]
+    assert "  ≤ $13.90/h  " in lines[2]
+    assert lines[3].split() == ["gpu09", "61", "late", "compute", "nothing", "12", "s", "5f0c"]
+
+
+def test_a_slow_link_and_a_group_are_named() -> None:
+    group = replace(
+        SLOW, state=VerdictState.FLEET_EVENT, node="", rank=None, shared="rack r12", cause=""
+    )
+    lines = verdict_table([replace(SLOW, link="rank 3 ↔ rank 7", cause=""), group], 1012.0)
+    assert "  rank 61: link rank 3 ↔ rank 7" in lines.splitlines()
+    assert lines.splitlines()[3].startswith("rack r12")
 
 
 def test_text_of_others_cannot_move_the_cursor() -> None:

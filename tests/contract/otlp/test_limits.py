@@ -122,9 +122,9 @@ def test_requests_within_the_limits_pass(request: MetricsRequest) -> None:
 def test_compiled_and_pure_scan_of_protobuf_agree(
     row: int, body: bytes, bounds: tuple[int, int, int]
 ) -> None:
-    assert len(limits._TABLE) == 34 * limits.ROW_OCTETS
-    found = limits.scan_protobuf(body, limits._TABLE, row, bounds)
-    assert found == limits.scan_protobuf_purely(body, limits._TABLE, row, bounds)
+    assert len(limits.field_table()[0]) == 34 * limits.ROW_OCTETS
+    found = limits.scan_protobuf(body, limits.field_table()[0], row, bounds)
+    assert found == limits.scan_protobuf_purely(body, limits.field_table()[0], row, bounds)
 
 
 @needs_codecs
@@ -141,7 +141,10 @@ def test_compiled_and_pure_scan_of_json_agree(body: bytes, bounds: tuple[int, in
 def test_what_the_scan_calls_malformed_is_malformed(body: bytes) -> None:
     """Groups excepted: OTLP never had any, and the decoder skips them."""
     found = limits.scan_protobuf(
-        body, limits._TABLE, 0, (limits.MAX_FIELDS, limits.MAX_TEXT_BYTES, limits.MAX_DEPTH)
+        body,
+        limits.field_table()[0],
+        0,
+        (limits.MAX_FIELDS, limits.MAX_TEXT_BYTES, limits.MAX_DEPTH),
     )
     try:
         decode_protobuf(MetricsRequest, body)

@@ -176,7 +176,7 @@ def test_one_rank_is_too_little_to_compare() -> None:
 
 
 def test_two_candidates_within_the_error_bar_are_both_named_with_what_would_separate_them() -> None:
-    answer = _ask(Job(tp=1, dp=8, slow_gpu={2: 0.0175, 5: 0.0135}, chronic=0.0, noise=0.002))
+    answer = _ask(Job(slow_gpu={2: 0.0175, 5: 0.0135}, chronic=0.0, noise=0.002))
     assert [c.rank for c in answer.culprits] == [2]
     assert answer.not_sure is not None
     assert answer.not_sure.startswith(
@@ -240,7 +240,7 @@ def test_a_rank_with_few_records_is_not_blamed_for_that(
         assert {c.rank for c in answer.culprits} <= {5}, kept
 
 
-def test_where_collectives_overlap_compute_a_note_says_the_loss_is_less() -> None:
+def test_where_collectives_overlap_compute_the_bound_is_not_far_off() -> None:
     """Ten gradient buckets: while ranks wait for rank 3 in one bucket, they compute the next."""
     rng, began_s, records = np.random.default_rng(1), 1.0, []
     base = record(Job(tp=1, dp=8, steps=1))[0]
@@ -265,6 +265,7 @@ def test_where_collectives_overlap_compute_a_note_says_the_loss_is_less() -> Non
         began_s = float(free_s[0])
     answer = blame_records(from_records(records), True, "test")
     assert [(c.rank, c.cause) for c in answer.culprits] == [(3, CauseClass.COMPUTE)]
-    assert answer.notes[-1].startswith("collectives overlap compute")
-    serial = blame_records(from_records(record(Job(slow_gpu={5: 4.0}))), True, "test")
-    assert serial.notes == ()
+    (culprit,) = answer.culprits
+    true = 0.3 * (0.1 + 10 * 0.02) / 0.4  # of a slow step
+    assert culprit.at_most and culprit.loss is not None
+    assert true <= culprit.loss <= 2 * true + 0.03

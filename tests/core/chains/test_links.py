@@ -67,7 +67,11 @@ def slowest(events: list[Event], one: TimelineChain, keys: set[OpKey]) -> int | 
 def test_the_slowest_of_each_layer_then_the_call(
     events: list[Event], chains: list[TimelineChain], size: int
 ) -> None:
-    for one in link_events(chains, chunks(events, size)):
+    linked = link_events(chains, chunks(events, size))
+    assert [(one.node, one.at_ns, one.layers) for one in linked] == [
+        (one.node, one.at_ns, one.layers) for one in chains
+    ]
+    for one in linked:
         wanted = [SOURCES.get(layer, ()) for layer in one.layers]
         wanted = [sources for sources in wanted if one.op is None or one.op[0] not in sources]
         rows = [

@@ -3,7 +3,7 @@
 from tests.support.trace_events import MS, T0, US, events, join
 
 from ingero.core.chains.evidence import SystemSample
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.chains.replay import replay
 
 SECOND = 1000 * MS

@@ -10,8 +10,9 @@ from hypothesis.strategies import integers, lists
 from tests.support.shared_data import shared
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
-from ingero.core.collectives.live_steps import LEARN_AFTER, LiveSteps, StepTimes
+from ingero.core.collectives.live_steps import LiveSteps, StepTimes
 from ingero.core.collectives.own_time import find_cycle, own_segments
+from ingero.core.collectives.step_search import LEARN_AFTER
 
 MS = 1_000_000
 
@@ -70,7 +71,7 @@ def _live_steps(rows: Collectives) -> StepTimes:
     """Feed two batches: the pattern is learned from the first, the second is measured."""
     stream, order = LiveSteps(), np.argsort(rows.end_ns, kind="stable")
     stream.take(rows.take(order[:LEARN_AFTER]))
-    return stream.take(rows.take(order[LEARN_AFTER:]))
+    return stream.take(rows.take(order[LEARN_AFTER:])).times
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingero.contract.threshold import QuorumReason
 from ingero.contract.types import DetectionMode
 from ingero.core.health.modes import (
     Delivery,
@@ -35,10 +36,20 @@ def mode(
     quorum: bool = True,
     reachable: bool = True,
     warm: bool = True,
+    reason: QuorumReason | None = None,
+    quorum_seen: bool = True,
     **kw,
 ) -> ModeDecision:
-    cached = None if value is None else FleetThreshold(value, quorum, 1000.0 - age_s)
-    return decide_mode(cached, reachable=reachable, is_warm=warm, now_s=1000.0, policy=POLICY, **kw)
+    cached = None if value is None else FleetThreshold(value, quorum, 1000.0 - age_s, reason)
+    return decide_mode(
+        cached,
+        quorum_seen=quorum_seen,
+        reachable=reachable,
+        is_warm=warm,
+        now_s=1000.0,
+        policy=POLICY,
+        **kw,
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,6 +74,49 @@ def test_published_modes_vectors_66_v20(
     decision: ModeDecision, expected: DetectionMode, threshold: float
 ) -> None:
     assert (decision.mode, decision.threshold) == (expected, threshold)
+
+
+@pytest.mark.parametrize(
+    ("decision", "expected"),
+    [
+        pytest.param(
+            mode(0.78, 5, quorum=False, reason=QuorumReason.FEW_NODES, baseline_score=0.95),
+            (LOCAL, True),
+            id="few",
+        ),
+        pytest.param(
+            mode(0.78, 5, quorum=False, reason=QuorumReason.FEW_NODES, warm=False),
+            (FLEET_CACHED, False),
+            id="few-and-cold",
+        ),
+        pytest.param(
+            mode(0.78, 5, quorum=False, reason=QuorumReason.PANIC, quorum_seen=False),
+            (FLEET_CACHED, False),
+            id="panic",
+        ),
+        pytest.param(mode(0.78, 5, quorum=False), (FLEET_CACHED, False), id="quorum-was-lost"),
+        pytest.param(
+            mode(0.78, 5, quorum=False, reason=QuorumReason.FEW_NODES, baseline_score=None),
+            (FLEET_CACHED, False),
+            id="own-score-unknown",
+        ),
+        pytest.param(
+            mode(0.78, 5, quorum=False, quorum_seen=False, baseline_score=0.95),
+            (LOCAL, True),
+            id="never-had",
+        ),
+    ],
+)
+def test_f016_a_node_without_peers_judges_itself_and_never_in_a_panic(
+    decision: ModeDecision, expected: tuple[DetectionMode, bool]
+) -> None:
+    assert (decision.mode, decision.may_raise) == expected
+
+
+def test_quorum_that_was_seen_once_is_remembered() -> None:
+    seen = by_header(Delivery(), FleetThreshold(0.88, True, 1.0), 1.0)
+    lost = by_poll(seen, FleetThreshold(0.88, False, 2.0), 2.0)
+    assert (Delivery().quorum_seen, seen.quorum_seen, lost.quorum_seen) == (False, True, True)
 
 
 @given(age_s=st.floats(0, 300), reachable=st.booleans(), quorum=st.booleans(), warm=st.booleans())

@@ -1,67 +1,15 @@
 """The node monitor: the published loop vector, failed reads, episodes and how they end."""
 
-from typing import Any
-
 import pytest
+from tests.support.monitor_driver import HEALTHY, SLOW, START_NS, Driver, straggling
 
 from ingero.contract.straggler import StragglerResolved, StragglerState
 from ingero.contract.threshold import COLD_START, Delivery, ServedThreshold
-from ingero.contract.types import DetectionMode, Identity, NodeState
-from ingero.core.health.baseline import BaselinePolicy
-from ingero.core.health.classifier import ClassifierPolicy, Closing
-from ingero.core.health.lifecycle import LifecyclePolicy
-from ingero.core.health.modes import ModePolicy, PushOutcome
-from ingero.core.health.monitor import Evaluation, MonitorPolicy, NodeMonitor
+from ingero.contract.types import DetectionMode, NodeState
+from ingero.core.health.classifier import Closing
+from ingero.core.health.modes import PushOutcome
 from ingero.core.health.observation import Observation
 from ingero.core.health.score import Signals
-
-HEALTHY = (100.0, 0.95, 0.95, 0.95)
-SLOW = (30.0, 0.95, 0.95, 0.95)
-START_NS = 1_794_709_942_000_000_000
-
-
-class Driver:
-    """A monitor and its clock. Each tick delivers the same threshold unless another is given."""
-
-    def __init__(self, warmup: int = 0, confirmations: int = 1, **identity: Any) -> None:
-        policy = MonitorPolicy(
-            baseline=BaselinePolicy(warmup_samples=warmup),
-            lifecycle=LifecyclePolicy(warmup_samples=warmup),
-            modes=ModePolicy(push_interval_s=10.0),
-            classifier=ClassifierPolicy(confirmations=confirmations),
-        )
-        self.monitor = NodeMonitor(Identity(**({"node": "n1", "cluster": "c"} | identity)), policy)
-        self.now_s = 0.0
-
-    def tick(
-        self,
-        signals: tuple[float, ...] | None,
-        threshold: float | None = 0.80,
-        launches: int = 600,
-        step_s: float = 10.0,
-    ) -> Evaluation:
-        self.now_s += step_s
-        if threshold is not None:
-            self.monitor.threshold_received(
-                Delivery.HIT, ServedThreshold(threshold, True), self.now_s
-            )
-        now_ns = START_NS + int(self.now_s * 1e9)
-        observation = Observation(
-            at_s=now_ns / 1e9,
-            launches=None if signals is None else launches,
-            signals=Signals(*signals) if signals else Signals(),
-        )
-        return self.evaluate(observation, now_ns)
-
-    def evaluate(self, observation: Observation, now_ns: int) -> Evaluation:
-        """Do both halves of a tick."""
-        evaluation = self.monitor.observe(observation, self.now_s, now_ns)
-        return self.monitor.classify(self.now_s, now_ns) or evaluation
-
-    def ticks(self, count: int, signals: tuple[float, ...] | None, **options: Any) -> Evaluation:
-        for _ in range(count):
-            evaluation = self.tick(signals, **options)
-        return evaluation
 
 
 def alone(confirmations: int = 3, signals: tuple[float | None, ...] = HEALTHY) -> Driver:
@@ -168,13 +116,6 @@ def test_idle_time_does_not_change_the_baseline() -> None:
         NodeState.ACTIVE,
         pytest.approx(1.0),
     )
-
-
-def straggling(**options: Any) -> Driver:
-    driver = Driver(warmup=3, **options)
-    driver.ticks(5, HEALTHY)
-    assert driver.tick(SLOW).raised
-    return driver
 
 
 def test_bug_going_idle_closes_the_episode() -> None:

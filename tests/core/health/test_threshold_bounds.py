@@ -2,6 +2,7 @@
 
 import pytest
 
+from ingero.contract.threshold import QuorumReason
 from ingero.core.health.threshold import (
     GAP_WINDOW_S,
     PANIC_MAX_S,
@@ -10,8 +11,10 @@ from ingero.core.health.threshold import (
     PanicReason,
     Threshold,
     ThresholdPolicy,
+    reason_without_quorum,
     update_threshold,
 )
+from ingero.errors import ConfigError
 
 POLICY = ThresholdPolicy()
 LEVEL = [0.9] * 6
@@ -104,3 +107,60 @@ def test_a_low_median_counts_for_exactly_the_window(after_s: float, is_held: boo
     now = at(dip, START_S + after_s, LEVEL)
     assert (now.low_medians[0][1] == 0.85) is is_held
     assert now.low_medians[-1] == (START_S + after_s, 0.9)
+
+
+def test_a_cluster_without_expected_nodes_is_covered() -> None:
+    state = update_threshold(ClusterThreshold(), LEVEL, 0, START_S, POLICY)
+    assert (state.coverage, state.coverage_low) == (1.0, False)
+    assert update_threshold(ClusterThreshold(), LEVEL, 1, START_S, POLICY).coverage == 6.0
+
+
+def test_an_empty_range_of_thresholds_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"max: 0\.5 is out of range; allowed: above min"):
+        ThresholdPolicy(min=0.5, max=0.5)
+    assert ThresholdPolicy(min=0.5, max=0.51).max == 0.51
+
+
+def test_a_node_at_the_threshold_is_not_below_it() -> None:
+    first = settled()
+    assert first.served is not None
+    now = at(first, START_S + 1, [first.served, *LEVEL[1:]])
+    assert (now.served, now.below, now.panic) == (first.served, 0, None)
+    assert at(first, START_S + 1, [first.served - 0.001, *LEVEL[1:]]).below == 1
+    all_at = at(first, START_S + 1, [first.served] * 6)
+    assert all_at.panic is None, "nobody is below"
+
+
+@pytest.mark.parametrize(("median", "panics"), [(0.5, True), (0.56, False), (0.559, True)])
+def test_a_median_panics_when_it_loses_more_than_its_share(median: float, panics: bool) -> None:
+    before = ClusterThreshold(stats=Threshold(0.7, 0.8, 0.0, 6), served=0.1)
+    now = at(before, START_S, [median] * 6)
+    assert (now.panic is PanicReason.MEDIAN_FELL) is panics
+
+
+def test_panic_needs_as_many_nodes_as_a_quorum() -> None:
+    before = ClusterThreshold(stats=Threshold(0.7, 0.8, 0.0, 6), served=0.1)
+    assert at(before, START_S, [0.2] * POLICY.statistical_min).panic is PanicReason.MEDIAN_FELL
+    assert at(before, START_S, [0.2] * (POLICY.statistical_min - 1)).panic is None
+
+
+def test_of_equal_medians_the_latest_is_kept() -> None:
+    twice = at(settled(), START_S + 5, LEVEL)
+    assert twice.low_medians == ((START_S + 5, 0.9),)
+
+
+def test_the_reason_without_quorum_is_a_panic_or_few_nodes() -> None:
+    enough = Threshold(0.7, 0.8, 0.0, POLICY.statistical_min)
+    few = Threshold(0.7, 0.8, 0.0, POLICY.statistical_min - 1)
+    panic = PanicReason.MEDIAN_FELL
+    assert [
+        reason_without_quorum(state, POLICY)
+        for state in (
+            ClusterThreshold(stats=enough, quorum_met=True),
+            ClusterThreshold(),
+            ClusterThreshold(stats=few),
+            ClusterThreshold(stats=enough),
+            ClusterThreshold(stats=few, panic=panic),
+            ClusterThreshold(panic=panic),
+        )
+    ] == [None, *[QuorumReason.FEW_NODES] * 2, *[QuorumReason.PANIC] * 3]

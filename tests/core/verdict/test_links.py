@@ -36,7 +36,9 @@ def transfers(seconds: int, seed: int = 3) -> np.ndarray:
 
 def network(found: list[tuple[int, Verdict]]) -> list[tuple[int, VerdictState]]:
     return [
-        (second, verdict.state) for second, verdict in found if verdict.cause is CauseClass.NETWORK
+        (second, verdict.state)
+        for second, verdict in found
+        if verdict.cause_class is CauseClass.NETWORK
     ]
 
 
@@ -48,7 +50,7 @@ def test_slow_links_are_one_event_that_blames_nobody_and_ends() -> None:
     assert (opened, closed) == (VerdictState.FLEET_EVENT, VerdictState.RESOLVED)
     assert ONSET + 30 <= begin < 330 < end
     assert blamed(found) == set()
-    event = next(v for _, v in found if v.cause is CauseClass.NETWORK)
+    event = next(v for _, v in found if v.cause_class is CauseClass.NETWORK)
     assert event.node == ""
     assert "waits least" in event.evidence
 

@@ -114,7 +114,7 @@ def test_f081_the_planted_straggler_is_first_with_all_that_is_known(echo: Runnin
     assert (found["node_id"], found["state"], found["rank"]) == ("gpu-5", "straggler", 40)
     assert found["reasons"] == ["verdict", "score"]
     assert (found["score"], found["gap"], found["usd_per_hour"]) == (0.40, 0.48, 12.5)
-    assert (found["cause"], found["next"]) == ("compute", "drain gpu-5")
+    assert (found["class"], found["next"]) == ("compute", "drain gpu-5")
     assert (answer["threshold"], answer["threshold_source"], answer["nodes"]) == (0.88, "fleet", 8)
 
 

@@ -59,10 +59,10 @@ def test_new_file_has_every_table_and_both_versions(tmp_path: Path) -> None:
 def test_published_columns_are_all_there_under_their_names(tmp_path: Path) -> None:
     """Compare each column with a database of the format's own recorder."""
     reference = connect_readonly(shared("data/ingero/sample-gpu-node-01.db"))
+    tables = reference.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    assert len(tables) > 5
     with TraceDb(tmp_path / "t.db", "n1") as db:
-        for (table,) in reference.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table'"
-        ).fetchall():
+        for (table,) in tables:
             if table != "sqlite_sequence":
                 theirs = set(table_columns(reference, table))
                 assert theirs <= set(table_columns(db.connection, table)), table

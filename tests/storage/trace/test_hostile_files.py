@@ -154,8 +154,9 @@ def test_odd_contents_end_in_an_answer_or_in_a_sentence(
     path = changed(tmp_path / "a.db", *statements)
     before = path.read_bytes()
     for command in commands(path, tmp_path / "out"):
-        status = run(command)
-        assert status == 0 or "ingero" in capsys.readouterr().err, command
+        status, said = run(command), capsys.readouterr()
+        is_slow = status == 1 and command[0] == "explain" and "Root cause" in said.out
+        assert status == 0 or is_slow or "ingero" in said.err, command
     assert path.read_bytes() == before
 
 

@@ -12,6 +12,7 @@ from tests.support.scripted_fleet import Answer, ScriptedFleet, black_hole, scri
 from tests.support.waiting import PATIENCE_S
 
 from ingero.contract import names
+from ingero.contract.causes import Ask, encode_asks
 from ingero.contract.otlp.body import Encoding, PartialSuccess, encode_response
 from ingero.contract.otlp.codec import decode_json, decode_protobuf
 from ingero.contract.otlp.values import Metric, MetricsRequest, ResourceMetrics, ScopeMetrics
@@ -151,6 +152,15 @@ async def test_verdicts_come_with_the_reply_and_garbage_is_ignored() -> None:
     deep = '[{"episode":"e","state":"straggler","node":"n","since":1,"more":' + "[" * 8000
     reply, _ = await reply_to(Answer(headers={names.VERDICT_HEADER: deep}))
     assert (reply.outcome, reply.verdicts) == (PushOutcome.OK, ())
+
+
+async def test_asks_come_with_the_reply_and_garbage_is_ignored() -> None:
+    ask = Ask(episode="e", job="j", rank=3, late=0.2)
+    reply, _ = await reply_to(Answer(headers={names.ASK_HEADER: encode_asks([ask])}))
+    assert reply.asks == (ask,)
+    for garbage in ("[", '[{"number": 1}]', "[" * 3000):
+        reply, _ = await reply_to(Answer(headers={names.ASK_HEADER: garbage}))
+        assert (reply.outcome, reply.asks) == (PushOutcome.OK, ())
 
 
 @pytest.mark.parametrize(

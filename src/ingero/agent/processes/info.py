@@ -8,11 +8,14 @@ from pathlib import Path
 
 from ingero.agent.host.identity import container_id, parse_cgroup_path
 from ingero.agent.processes.discover import start_time
+from ingero.core.chains.neighbours import Neighbour
 
 PROC = Path("/proc")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 MAX_ENVIRON_BYTES = 1 << 20
 MAX_PROCESSES = 4096
+FLAGS_FIELD = 6  # of /proc/PID/stat, counted after the name
+PF_KTHREAD = 0x00200000
 MAX_JOB_BYTES = 253  # as every identity that is pushed
 # set by launchers, best first; agent/nccl/ring.c reads the same variables
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -39,6 +42,8 @@ class ProcessInfo:
     job: str | None = None
     cgroup_id: int = 0
     cgroup_path: str = ""
+    uid: int | None = None
+    is_kernel: bool = False
 
     @property
     def container_id(self) -> str:
@@ -60,6 +65,8 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
         job=_job(environ),
         cgroup_id=_inode(cgroup_root(proc) / path.lstrip("/")) if path else 0,
         cgroup_path=path,
+        uid=_owner(folder),
+        is_kernel=_is_kernel_thread(folder),
     )
 
 
@@ -125,9 +132,30 @@ class ProcessCache:
         if pid in self._known:
             self._stale.add(pid)
 
+    def neighbours(self) -> dict[int, Neighbour]:
+        """Return what advice needs to know of each process, by pid."""
+        return {
+            pid: Neighbour(info.name, info.uid, info.is_kernel, info.cgroup_path)
+            for pid, info in self._known.items()
+            if info.name
+        }
+
     def names(self) -> dict[int, str]:
         """Return process names by pid."""
         return {pid: info.name for pid, info in self._known.items() if info.name}
+
+
+def _owner(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_uid
+    except OSError:
+        return None
+
+
+def _is_kernel_thread(folder: Path) -> bool:
+    """Return whether the kernel says so in the flags of the process."""
+    fields = _read_bytes(folder / "stat").rpartition(b")")[2].split()
+    return len(fields) > FLAGS_FIELD and bool(int(fields[FLAGS_FIELD]) & PF_KTHREAD)
 
 
 def _read_bytes(path: Path) -> bytes:

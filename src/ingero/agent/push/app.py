@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from ingero.agent.causes.gpu_signals import GpuSignals
+from ingero.agent.causes.watch import CauseWatch
 from ingero.agent.host import identity as who
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.sockets import own_socket
 from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.loop import LoopSettings, PushLoop
+from ingero.agent.push.rank_processes import AskedClient, watched
 from ingero.agent.push.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.push.spans import EpisodeSpans
 from ingero.agent.push.step_feed import StepFeed
@@ -92,6 +95,7 @@ class Agent:
             rank=fleet.node_rank if fleet.world_size else None,
             world_size=fleet.world_size or None,
             provider=who.provider(),
+            labels=tuple(sorted(config.agent.labels.items())),
         )
         self._chance = random.Random()  # noqa: S311 - only spreads load
         endpoint = parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
@@ -110,6 +114,7 @@ class Agent:
         self.socket: LineServer | None = None
         self.loop: PushLoop | None = None
         self.collectives: LiveCollectives | None = None
+        self.causes: CauseWatch | None = None
         self.metrics_address: str | None = None
 
     def _make_client(self, endpoint: Endpoint) -> PushClient:
@@ -182,6 +187,11 @@ class Agent:
             parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
         )
         opened.push_async_callback(client.close)
+        if self.config.signals.causes:
+            self.causes = CauseWatch(client, self.identity, GpuSignals())
+            feeds = watched(feeds, self.causes, self.identity.job)
+            client = AskedClient(client, self.causes)
+            opened.push_async_callback(asyncio.wait, {asyncio.create_task(self.causes.run(stop))})
         self.collectives = LiveCollectives(
             feeds, client, self.identity, loop.reporter.receive, _gpu_model
         )
@@ -218,7 +228,8 @@ class Agent:
         from ingero.transport.http import HttpListener  # noqa: PLC0415 - slow to import
 
         listener = HttpListener(
-            metrics_app(loop, self.socket, lambda: self.collectives), bind(address)
+            metrics_app(loop, self.socket, lambda: self.collectives, lambda: self.causes),
+            bind(address),
         )
         await listener.start()
         self.metrics_address = listener.address

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,6 +67,32 @@ class RankBatch:
         )
 
 
+class RecentBatches:
+    """The last batches of one rank; its collectives are counted from 0 over all batches."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[int, RankBatch]] = deque()  # with the number of the first row
+        self._taken = 0
+
+    def add(self, batch: RankBatch) -> None:
+        """Add a batch."""
+        self._batches.append((self._taken, batch))
+        self._taken += len(batch.collectives)
+
+    def pick(self, rows: NDArray[np.int64]) -> list[CollectiveRecord]:
+        """Return the records of these rows, in the order given."""
+        found: dict[int, CollectiveRecord] = {}
+        for first, batch in self._batches:
+            own = rows[(rows >= first) & (rows < first + len(batch.collectives))]
+            found |= zip(own.tolist(), batch.pick((own - first).astype(np.intp)), strict=True)
+        return [found[row] for row in rows.tolist()]
+
+    def drop_before(self, row: int) -> None:
+        """Drop the batches of which no row is needed any more."""
+        while self._batches and self._batches[0][0] + len(self._batches[0][1].collectives) <= row:
+            self._batches.popleft()
+
+
 class CollectiveFeed(Protocol):
     """One source of collectives.
 
@@ -97,12 +123,11 @@ class RingFeed:
         )
         self.lost = 0
         self.problem = ""
-        self._node = node
 
     def poll(self) -> list[RankBatch]:
         """Return everything new in all rings."""
         batches = [
-            self._rank(batch) for batch in self.rings.poll(time.monotonic()) if len(batch.records)
+            rank_batch(batch) for batch in self.rings.poll(time.monotonic()) if len(batch.records)
         ]
         self.lost = self.rings.counts.missed + self.rings.counts.torn + self.rings.counts.dropped
         self.problem = next(reversed(self.rings.notes()), "")
@@ -112,17 +137,20 @@ class RingFeed:
         """Close the rings."""
         self.rings.close()
 
-    def _rank(self, batch: RingBatch) -> RankBatch:
-        header = batch.header
-        return RankBatch(
-            key=(header.pid_namespace, header.pid, header.start_ticks),
-            job=header.job,
-            rank=header.global_rank,
-            local_rank=header.local_rank,
-            world_size=header.world_size,
-            collectives=batch.collectives,
-            pick=lambda rows: to_records(batch.records[rows], batch.collectives.take(rows)),
-        )
+
+def rank_batch(batch: RingBatch) -> RankBatch:
+    """Return what one poll read from a ring as a batch of its rank."""
+    header = batch.header
+    return RankBatch(
+        key=(header.pid_namespace, header.pid, header.start_ticks),
+        pid=batch.pid or 0,
+        job=header.job,
+        rank=header.global_rank,
+        local_rank=header.local_rank,
+        world_size=header.world_size,
+        collectives=batch.collectives,
+        pick=lambda rows: to_records(batch.records[rows], batch.collectives.take(rows)),
+    )
 
 
 class TableFeed:

@@ -1,8 +1,8 @@
 """Own time and collectives of the ranks on this node, measured live and pushed every second.
 
 Every rank is a resource of its own. For each step only the rank's own time is sent, or the mean of
-2ⁿ steps when they are fast; collectives are sent as a sample that all ranks choose alike. What
-Fleet cannot accept waits in a bounded queue; the oldest is dropped first and counted. The
+2ⁿ steps when they are fast. Of its collectives, whole steps are sent that all ranks choose alike.
+What Fleet cannot accept waits in a bounded queue; the oldest is dropped first and counted. The
 connection is separate, so that a score is never delayed.
 """
 
@@ -18,9 +18,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch, Rows
+from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch, RecentBatches, Rows
 from ingero.agent.push.counters import LiveCounters
-from ingero.contract.collective import COLLECTIVE_OPS, CollectiveSource
+from ingero.contract.collective import COLLECTIVE_OPS, CollectiveRecord, CollectiveSource
 from ingero.contract.measurements.own_time import OwnTime
 from ingero.contract.measurements.ranks import RankReport, encode_rank
 from ingero.contract.otlp.values import MetricsRequest
@@ -28,7 +28,7 @@ from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
 from ingero.core.collectives.columns import Collectives
-from ingero.core.collectives.live_steps import LiveSteps
+from ingero.core.collectives.live_steps import FinishedSteps, LiveSteps
 from ingero.core.collectives.step_points import (
     JOB_POINTS_PER_S,
     POINTS_PER_S,
@@ -36,6 +36,7 @@ from ingero.core.collectives.step_points import (
     StepPoints,
     share_of_rank,
 )
+from ingero.core.collectives.step_sample import StepSample
 from ingero.core.health.modes import PushOutcome
 from ingero.transport.otlp.client import PushReply
 
@@ -66,8 +67,10 @@ class Client(Protocol):
 
 @dataclass(slots=True)
 class _Rank:
+    sample: StepSample
     stream: LiveSteps = field(default_factory=LiveSteps)
     groups: StepGroups = field(default_factory=StepGroups)
+    batches: RecentBatches = field(default_factory=RecentBatches)
     widest: tuple[int, int] = (0, 0)  # size of the largest communicator, and the rank in it
     seen_s: float = 0.0
     who: tuple[str | None, int | None] = (None, None)  # job and rank
@@ -214,7 +217,7 @@ class LiveCollectives:
             if len(self.ranks) >= self.policy.max_ranks:
                 self.counters.refused_ranks += 1
                 return None
-            rank = self.ranks[batch.key] = _Rank()
+            rank = self.ranks[batch.key] = _Rank(StepSample(self.policy.collectives_per_s))
         rank.seen_s = now_s
         rank.who, rank.is_timed = (batch.job, batch.rank), batch.source is CollectiveSource.PLUGIN
         rows = batch.collectives
@@ -223,13 +226,20 @@ class LiveCollectives:
         rank.widest = max(rank.widest, _widest(rows))
         world_size = batch.world_size or rank.widest[0]
         rank.groups.points_per_s = share_of_rank(POINTS_PER_S, JOB_POINTS_PER_S, world_size)
+        rank.sample.per_s = share_of_rank(
+            self.policy.collectives_per_s, JOB_COLLECTIVES_PER_S, world_size
+        )
         incomplete = rank.groups.incomplete
-        points = rank.groups.take(rank.stream.take(rows) if batch.steps is None else batch.steps)
+        if batch.steps is None:
+            finished = rank.stream.take(rows)
+            points, records = rank.groups.take(finished.times), _sample(rank, batch, finished)
+        else:
+            points, records = rank.groups.take(batch.steps), []
+        if rank.stream.search.pattern is None:
+            records = _spread(batch, rank.sample.per_s * self.policy.interval_s)
         self.counters.incomplete += rank.groups.incomplete - incomplete
-        per_s = share_of_rank(self.policy.collectives_per_s, JOB_COLLECTIVES_PER_S, world_size)
-        sample = choose_rows(rows, per_s * self.policy.interval_s)
-        self.counters.thinned += len(rows) - len(sample)
-        if not len(points) and not len(sample):
+        self.counters.thinned += max(len(rows) - len(records), 0)
+        if not len(points) and not records:
             return None
         identity = replace(
             self._identity,
@@ -238,7 +248,29 @@ class LiveCollectives:
             local_rank=batch.local_rank,
             world_size=world_size,
         )
-        return RankReport(identity, _own_times(points, batch.source), tuple(batch.pick(sample)))
+        return RankReport(identity, _own_times(points, batch.source), tuple(records))
+
+
+def _sample(rank: _Rank, batch: RankBatch, finished: FinishedSteps) -> list[CollectiveRecord]:
+    """Return the collectives of those finished steps that are sent whole."""
+    chosen = rank.sample.choose(finished.step, finished.place, finished.times.span_s)
+    rank.batches.add(batch)
+    records = rank.batches.pick(finished.row[chosen])
+    rank.batches.drop_before(rank.stream.oldest_row)
+    weight = rank.sample.weight
+    return [
+        replace(record, step=step, place=place, weight=weight)
+        for record, step, place in zip(
+            records, finished.step[chosen].tolist(), finished.place[chosen].tolist(), strict=True
+        )
+    ]
+
+
+def _spread(batch: RankBatch, limit: float) -> list[CollectiveRecord]:
+    """Return single collectives, about `limit` of them, while no steps are known."""
+    rows = choose_rows(batch.collectives, limit)
+    weight = len(batch.collectives) / max(len(rows), 1)
+    return [replace(record, weight=max(weight, 1.0)) for record in batch.pick(rows)]
 
 
 def choose_rows(rows: Collectives, limit: float) -> Rows:

@@ -10,6 +10,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from ingero.agent.causes.watch import CauseWatch
+from ingero.agent.push.cause_metrics import cause_families
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.loop import PushLoop
 from ingero.contract import api_paths
@@ -166,7 +168,7 @@ def _verdicts(loop: PushLoop, node: Labels) -> Samples:
     kinds = {
         (
             ("state", verdict.state.value),
-            ("class", verdict.cause.value),
+            ("class", verdict.cause_class.value),
             ("rank", "" if verdict.rank is None else str(verdict.rank)),
         )
         for verdict in loop.reporter.verdicts.values()
@@ -291,11 +293,13 @@ def metrics_app(
     loop: PushLoop,
     socket: LineServer | None,
     live: Callable[[], LiveCollectives | None] = lambda: None,
+    causes: Callable[[], CauseWatch | None] = lambda: None,
 ) -> Starlette:
     """Return an app with `/metrics` for Prometheus and `/healthz` for a supervisor."""
 
     async def metrics(_: Request) -> Response:
-        return Response(render(agent_families(loop, socket, live())), media_type=CONTENT_TYPE)
+        families = agent_families(loop, socket, live()) + cause_families(causes())
+        return Response(render(families), media_type=CONTENT_TYPE)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")

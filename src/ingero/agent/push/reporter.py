@@ -79,7 +79,7 @@ class Reporter:
             if before == verdict:
                 continue
             self.send_line(verdict_line(verdict, self._monitor.identity.cluster, time.time_ns()))
-            if before is None or (before.state, before.cause) != (verdict.state, verdict.cause):
+            if before is None or _shown(before) != _shown(verdict):
                 self._counters.verdicts[verdict.state.value] += 1
                 is_straggler = verdict.state is VerdictState.STRAGGLER
                 level = logging.WARNING if is_straggler else logging.INFO
@@ -143,13 +143,24 @@ class Reporter:
             log.warning(name, extra=fields)
 
 
+def _shown(verdict: Verdict) -> tuple[str, str, str]:
+    """Return what a new log entry is worth: state, class and cause."""
+    return verdict.state.value, verdict.cause_class.value, verdict.cause
+
+
 def _verdict_fields(verdict: Verdict) -> dict[str, object]:
     """Return a verdict as fields of a log entry, without those that are not known."""
     fields = {
         "state": verdict.state.value,
         "node": verdict.node,
         "rank": verdict.rank,
-        "class": verdict.cause.value,
+        "class": verdict.cause_class.value,
+        "cause": verdict.cause,
+        "loss": verdict.loss,
+        "loss_error": verdict.loss_error,
+        "at_most": verdict.at_most or None,
+        "link": verdict.link,
+        "shared": verdict.shared,
         "excess": verdict.excess,
         "error": verdict.error,
         "since": rfc3339_ns(round(verdict.since * 1e3) * 10**6),

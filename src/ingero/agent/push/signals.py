@@ -14,7 +14,8 @@ from ingero.agent.push.cgroup_counters import CgroupCounters
 from ingero.core.health.observation import GpuInfo, Observation
 from ingero.core.health.score import Signals
 from ingero.core.health.throttle import ThrottleReason, decode_throttle
-from ingero.errors import MalformedInput, StoreError, Unavailable
+from ingero.errors import MalformedInput, StoreError, TooLarge, Unavailable
+from ingero.files import read_regular
 from ingero.storage.trace.aggregates import TraceReader
 
 log = logging.getLogger(__name__)
@@ -62,13 +63,11 @@ class ReplaySource:
 
     def __init__(self, path: Path) -> None:
         try:
-            if path.stat().st_size > MAX_REPLAY_BYTES:
-                raise MalformedInput(
-                    f"{path} is larger than {MAX_REPLAY_BYTES} bytes; shorten the recording"
-                )
-            lines = path.read_bytes().splitlines()
+            lines = read_regular(path, MAX_REPLAY_BYTES).splitlines()
         except OSError as error:
             raise MalformedInput(f"cannot read {path}: {error.strerror}") from None
+        except TooLarge as error:
+            raise MalformedInput(f"{error}; shorten the recording") from None
         decoder = msgspec.json.Decoder(ReplayLine)
         self._lines: list[ReplayLine] = []
         for number, line in enumerate(lines, 1):

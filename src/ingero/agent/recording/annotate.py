@@ -6,12 +6,19 @@ import os
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from ingero.agent.processes.discover import owner_uid, start_time
 from ingero.agent.processes.namespaces import find_ancestor, is_elsewhere
+from ingero.agent.recording.annotation_limits import (
+    MAX_ACCEPTS,
+    USER_LINES_PER_S,
+    AnnotationLimits,
+    place_for,
+)
 from ingero.contract.annotations import (
     MAX_LINE_BYTES,
     MAX_LINES_PER_S,
@@ -23,7 +30,6 @@ from ingero.storage.caller import caller
 from ingero.storage.trace.database import Row, insert_sql
 from ingero.transport.uds import open_listener, peer_credentials
 
-MAX_CONNECTIONS: Final = 64
 READ_BYTES: Final = 64 * 1024  # per connection and poll
 INSERT_ANNOTATION: Final = insert_sql(
     "annotations",
@@ -57,12 +63,24 @@ class _Connection:
 
 
 class AnnotationServer:
-    """Polled by its owner; never blocks. `accepted` and `rejected` (by reason) count lines."""
+    """Polled by its owner; never blocks. `accepted` and `rejected` (by reason) count lines.
 
-    def __init__(self, path: Path, gid: int = -1) -> None:
+    The kernel tells which user a connection belongs to, and `limits` holds the users' shares.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        gid: int = -1,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        credentials: Callable[[socket.socket], tuple[int, int, int]] = peer_credentials,
+    ) -> None:
         self.path = path
         self.accepted = 0
         self.rejected: Counter[str] = Counter()
+        self.limits = AnnotationLimits()
+        self._clock, self._credentials = clock, credentials
         if gid < 0 and os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdigit():
             gid = caller().pw_gid  # the caller of sudo runs the job under their own user
         self._listener = open_listener(path, gid)
@@ -70,29 +88,38 @@ class AnnotationServer:
 
     def poll(self, now_ns: int) -> list[Row]:
         """Return rows of everything that arrived."""
-        self._accept()
+        for _ in range(MAX_ACCEPTS):
+            if not self._accept():
+                break
         rows: list[Row] = []
         for connection in list(self._connections):
-            rows += self._read(connection, now_ns)
+            if self.limits.may_read(connection.uid, self._clock()):
+                rows += self._read(connection, now_ns)
         self.accepted += len(rows)
         return rows
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                peer, _ = self._listener.accept()
-            except OSError:  # no connection is waiting, or no descriptor is free
-                return
-            peer.setblocking(False)
-            try:
-                who = peer_credentials(peer)
-            except OSError:
-                who = None
-            if who is None or len(self._connections) >= MAX_CONNECTIONS:
-                self.rejected["connections"] += 1
-                peer.close()
-                continue
-            self._connections.append(_Connection(peer, *who, is_inside=is_elsewhere(who[0])))
+    def _accept(self) -> bool:
+        """Take or refuse one waiting connection; return False if none is waiting."""
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:  # no connection is waiting, or no descriptor is free
+            return False
+        peer.setblocking(False)
+        try:
+            who = self._credentials(peer)
+        except OSError:
+            place = None
+        else:
+            place = place_for(who[1], [connection.uid for connection in self._connections])
+        if place is None:
+            self.rejected["connections"] += 1
+            peer.close()
+            return True
+        if place < len(self._connections):
+            self.rejected["closed"] += 1
+            self._connections.pop(place).peer.close()
+        self._connections.append(_Connection(peer, *who, is_inside=is_elsewhere(who[0])))
+        return True
 
     def _read(self, connection: _Connection, now_ns: int) -> list[Row]:
         try:
@@ -101,6 +128,7 @@ class AnnotationServer:
             return []
         except OSError:
             data = b""
+        self.limits.count_bytes(connection.uid, len(data), self._clock())
         lines = self._split(connection, data)
         if not data and not connection.is_skipping:
             lines.append(connection.buffer)
@@ -135,6 +163,10 @@ class AnnotationServer:
         connection.lines += 1
         if connection.lines > MAX_LINES_PER_S:
             self._reject(connection, "rate", f"more than {MAX_LINES_PER_S} lines in a second")
+            return None
+        if not self.limits.take_line(connection.uid, self._clock()):
+            text = f"more than {USER_LINES_PER_S} lines in a second from user {connection.uid}"
+            self._reject(connection, "user_rate", text)
             return None
         try:
             note = decode_annotation(line)

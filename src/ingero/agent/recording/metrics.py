@@ -81,7 +81,12 @@ def _annotation_families(app: TraceApp) -> list[Family]:
             "Lines received on the annotation socket, by outcome",
             "outcome",
             outcomes,
-        )
+        ),
+        total(
+            "ingero_trace_annotation_waits_total",
+            "Polls at which a connection was not read because its user had sent too many bytes",
+            app.annotations.limits.waits,
+        ),
     ]
 
 

@@ -20,7 +20,7 @@ from ingero.contract.chain import Chain
 from ingero.contract.events import FIRST_SUMMARY_OP, GPU_SOURCES, PROCESS_EXEC, PROCESS_EXIT, Source
 from ingero.core.chains.evidence import SystemSample, contended
 from ingero.core.chains.finder import CgroupWaitTimes, ChainFinder, weight
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.chains.rules import TRAINING_WINDOW_NS
 from ingero.core.recording.event_columns import EventColumns, source_table
 from ingero.core.recording.latency import OpSummary, TraceStats
@@ -295,7 +295,7 @@ class Recorder:
         self._aggregator.add_counted(counted, now_ns)
         self._waits.add(counted)
         self._pending.waits += self._waits.due(now_ns)
-        self._finder.host = Host(self.policy.cpus, self.processes.names())
+        self._finder.host = Host(self.policy.cpus, neighbours=self.processes.neighbours())
         self.chains = self._unsaved = self._finder.find(
             now_ns, self.summaries(), waits=self._cgroup_waits()
         )

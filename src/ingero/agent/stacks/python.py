@@ -14,10 +14,12 @@ from typing import Final
 
 from ingero.agent.ebpf.loader.elf import ElfFile
 from ingero.agent.processes.maps import Region, find_regions
+from ingero.agent.stacks.line_tables import line_of, line_of_310
 from ingero.errors import IngeroError
 
 MAX_FRAMES: Final = 64
 _MAX_THREADS, _MAX_INTERPRETERS, _MAX_TEXT, _MAX_TABLE = 256, 4, 4096, 1 << 16
+_MAX_CODES: Final = 4096  # that are remembered
 _MAX_FILES: Final = 4  # that are named like an interpreter
 _LOWEST, _HIGHEST = 0x10000, 1 << 47
 _PYTHON: Final = re.compile(r"/(?:lib)?python3\.([0-9]{1,4})(t?)[^/]*$")
@@ -26,8 +28,9 @@ _DEBUG_BUILD: Final = "_Py_RefTotal"
 _SHIM: Final = "<shim>"  # 3.12 marks the border between C and Python with a frame
 _DEBUG_COOKIE: Final = b"xdebugpy"
 _GLIBC_TID: Final = 0x2D0  # in struct pthread on x86-64, to which pthread_t points
+# inside the collector's state, the same in 3.10 to 3.13: three generations with three counts each
+_COLLECTING, _COLLECTIONS, _GENERATION, _GENERATIONS = 200, 128, 24, 3
 _COMPACT, _ASCII = 1 << 5, 1 << 6
-_NO_LINE, _LONG, _NO_COLUMN, _ONE_LINE = 15, 14, 13, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,18 @@ class PythonFrame:
     file: str
     function: str
     line: int
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageCollection:
+    """Whether an interpreter collects garbage now, and how often it did so far.
+
+    `full` counts collections of the oldest generation, which look at every object.
+    """
+
+    is_collecting: bool
+    collections: int
+    full: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +80,7 @@ class Offsets:
     first_line: int = 68
     line_table: int = 136
     bytecode: int | None
+    gc: int
     ascii_data: int = 40
     compact_data: int = 56
 
@@ -74,19 +90,27 @@ OFFSETS: Final = {
     10: Offsets(
         head=32, threads=8, next_interpreter=0, thread_id=176, native_id=None, frame=24, code=32,
         back=24, instruction=96, filename=104, name=112, first_line=40, line_table=120,
-        bytecode=None, ascii_data=48, compact_data=72,
+        bytecode=None, gc=616, ascii_data=48, compact_data=72,
     ),
     11: Offsets(
         head=40, threads=16, next_interpreter=0, thread_id=152, native_id=160, frame=56,
-        frame_hop=8, code=32, back=48, instruction=56, first_line=72, bytecode=184, ascii_data=48,
-        compact_data=72,
+        frame_hop=8, code=32, back=48, instruction=56, first_line=72, bytecode=184, gc=648,
+        ascii_data=48, compact_data=72,
     ),
     12: Offsets(
         head=40, threads=72, next_interpreter=0, thread_id=136, native_id=144, frame=56,
-        frame_hop=0, code=0, back=8, instruction=56, bytecode=192,
+        frame_hop=0, code=0, back=8, instruction=56, bytecode=192, gc=112,
     ),
 }  # fmt: skip
 _DEBUG_OFFSETS_MINOR: Final = 13
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    file: str
+    function: str
+    first: int
+    table: bytes
 
 
 class _Unreadable(Exception):
@@ -107,6 +131,16 @@ class PythonProcess:
     def __init__(self, pid: int, minor: int, runtime: int, offsets: Offsets) -> None:
         self.pid, self.minor, self.skipped_names = pid, minor, 0
         self._runtime, self._at = runtime, offsets
+        # names and line tables by address; None: read anew for each frame
+        self._codes: dict[int, _Code] | None = None
+
+    def remember_code(self) -> None:
+        """Keep what is read of code objects, for callers that sample stacks for a few seconds.
+
+        It triples the speed. A freed code object whose address is used again would keep its old
+        name, so the memory is dropped by calling this again.
+        """
+        self._codes = {}
 
     def stack(self, tid: int) -> list[PythonFrame]:
         """Return the frames of a thread, innermost first; empty without Python or if unreadable."""
@@ -121,6 +155,27 @@ class PythonProcess:
             return []
         finally:
             memory.close()
+
+    def collection(self) -> GarbageCollection | None:
+        """Return the state of the garbage collector of the first interpreter."""
+        try:
+            memory = _Memory(self.pid)
+        except OSError:
+            return None
+        try:
+            state = memory.pointer(self._runtime + self._at.head) + self._at.gc
+            raw = memory.read(state + _COLLECTIONS, _COLLECTING - _COLLECTIONS + 4)
+        except _Unreadable:
+            return None
+        finally:
+            memory.close()
+        counts = [
+            struct.unpack_from("<q", raw, _GENERATION * index)[0] for index in range(_GENERATIONS)
+        ]
+        (flag,) = struct.unpack_from("<i", raw, _COLLECTING - _COLLECTIONS)
+        if flag not in (0, 1) or min(counts) < 0:
+            return None  # another layout than the offsets say
+        return GarbageCollection(bool(flag), sum(counts), counts[-1])
 
     def _thread(self, memory: "_Memory", tid: int) -> int | None:
         """Return the thread state of a kernel thread.
@@ -183,70 +238,36 @@ class PythonProcess:
         return frames
 
     def _frame(self, memory: "_Memory", frame: int) -> PythonFrame:
-        code = memory.pointer(frame + self._at.code)
+        address = memory.pointer(frame + self._at.code)
+        code = self._codes.get(address) if self._codes is not None else None
+        if code is None:
+            code = self._code(memory, address)
+            if self._codes is not None and len(self._codes) < _MAX_CODES:
+                self._codes[address] = code
+        try:
+            line = self._line(memory, frame, address, code)
+        except (_Unreadable, IndexError):
+            line = None
+        return PythonFrame(code.file, code.function, code.first if line is None else line)
+
+    def _code(self, memory: "_Memory", code: int) -> "_Code":
         file = memory.text(memory.pointer(code + self._at.filename), self._at)
         function = memory.text(memory.pointer(code + self._at.name), self._at)
         first = memory.integer(code + self._at.first_line)
         if not file or not function or not 0 <= first < 1 << 24:
             raise _Unreadable
         try:
-            line = self._line(memory, frame, code, first)
-        except (_Unreadable, IndexError):
-            line = None
-        return PythonFrame(file, function, first if line is None else line)
+            table = memory.byte_string(memory.pointer(code + self._at.line_table))
+        except _Unreadable:
+            table = b""
+        return _Code(file, function, first, table)
 
-    def _line(self, memory: "_Memory", frame: int, code: int, first: int) -> int | None:
-        table = memory.byte_string(memory.pointer(code + self._at.line_table))
+    def _line(self, memory: "_Memory", frame: int, address: int, code: "_Code") -> int | None:
         if self._at.bytecode is None:
-            return line_of_310(table, first, 2 * memory.integer(frame + self._at.instruction))
+            offset = 2 * memory.integer(frame + self._at.instruction)
+            return line_of_310(code.table, code.first, offset)
         instruction = memory.pointer(frame + self._at.instruction)
-        return line_of(table, first, (instruction - code - self._at.bytecode) // 2)
-
-
-def line_of(table: bytes, first: int, unit: int) -> int | None:
-    """Return the line of a code unit in the location table of 3.11 and later."""
-    line, at, position = first, 0, 0
-    while position < len(table):
-        head = table[position]
-        kind, length = head >> 3 & 15, (head & 7) + 1
-        has_line = kind != _NO_LINE
-        if kind in (_LONG, _NO_COLUMN):
-            line += _signed(table, position + 1)
-        elif _ONE_LINE <= kind < _NO_COLUMN:
-            line += kind - _ONE_LINE
-        if at <= unit < at + length:
-            return line if has_line else None
-        at += length
-        position += 1
-        while position < len(table) and not table[position] & 0x80:
-            position += 1
-    return None
-
-
-def _signed(table: bytes, at: int) -> int:
-    value, shift = 0, 0
-    while True:
-        byte = table[at]
-        value |= (byte & 63) << shift
-        shift += 6
-        at += 1
-        if not byte & 64:
-            break
-    return -(value >> 1) if value & 1 else value >> 1
-
-
-def line_of_310(table: bytes, first: int, offset: int) -> int | None:
-    """Return the line of a byte offset in the line table of 3.10."""
-    line, end = first, 0
-    for index in range(0, len(table) - 1, 2):
-        start, delta = end, table[index + 1]
-        end += table[index]
-        known = delta != 0x80
-        if known:
-            line += delta - 256 if delta > 127 else delta
-        if start <= offset < end:
-            return line if known else None
-    return None
+        return line_of(code.table, code.first, (instruction - address - self._at.bytecode) // 2)
 
 
 class _Memory:
@@ -366,5 +387,5 @@ def _debug_offsets(memory: _Memory, runtime: int) -> Offsets | None:
         head=words[5], next_interpreter=words[8], threads=words[9], next_thread=words[21],
         frame=words[23], thread_id=words[24], native_id=words[25], back=words[29], code=words[30],
         instruction=words[31], filename=words[35], name=words[36], line_table=words[38],
-        first_line=words[39], bytecode=words[43],
+        first_line=words[39], bytecode=words[43], gc=words[10],
     )  # fmt: skip

@@ -13,7 +13,7 @@ from ingero.core.cost import loss_per_hour
 from ingero.errors import Unavailable
 
 if TYPE_CHECKING:
-    from ingero.core.blame.answer import Answer
+    from ingero.core.blame.answer import Answer, Culprit
 
 DUMP_TIMEOUT_S = 15.0
 _PATHS = click.argument(
@@ -168,23 +168,8 @@ def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -
 def answer_json(answer: "Answer", price: float | None) -> dict[str, Any]:
     """Return the answer with the documented keys."""
     return {
-        "culprits": [
-            {
-                "rank": c.rank,
-                "node": c.node,
-                "worker": c.worker,
-                "class": str(c.cause),
-                "excess": c.excess,
-                "error": c.error,
-                "confidence": c.confidence,
-                "excess_s": c.excess_s,
-                "period": c.period,
-                "collective": c.collective,
-                "detail": c.detail,
-                "next": c.next_step,
-            }
-            for c in answer.culprits
-        ],
+        "culprits": [_culprit_json(culprit) for culprit in answer.culprits],
+        "late": [_culprit_json(culprit) for culprit in answer.late],
         "class": str(answer.cause) if answer.cause else None,
         "not_sure": answer.not_sure,
         "evidence": list(answer.evidence),
@@ -197,6 +182,33 @@ def answer_json(answer: "Answer", price: float | None) -> dict[str, Any]:
         "steps": answer.steps,
         "source": answer.source,
         **answer.shares,
+    }
+
+
+def _culprit_json(culprit: "Culprit") -> dict[str, Any]:
+    first, last = culprit.steps or (None, None)
+    began, ended = culprit.times or (None, None)
+    return {
+        "rank": culprit.rank,
+        "node": culprit.node,
+        "worker": culprit.worker,
+        "class": str(culprit.cause),
+        "loss": culprit.loss,
+        "loss_error": culprit.loss_error,
+        "at_most": culprit.at_most,
+        "first_step": first,
+        "last_step": last,
+        "from": began,
+        "to": ended,
+        "link": culprit.link,
+        "excess": culprit.excess,
+        "error": culprit.error,
+        "confidence": culprit.confidence,
+        "excess_s": culprit.excess_s,
+        "period": culprit.period,
+        "collective": culprit.collective,
+        "detail": culprit.detail,
+        "next": culprit.next_step,
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ingero.cli.exit_status import CANNOT_TELL, FINE, SLOW, Question
 from ingero.cli.fanout.options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import AS_JSON, Duration, Moment
 from ingero.cli.settings import TRACE_DB
@@ -33,7 +34,7 @@ DEFAULT_SINCE_S = 300.0
 FANOUT_TIMEOUT_S = 5.0
 
 
-@click.command()
+@click.command(cls=Question)
 @TRACE_DB
 @click.option(
     "--since",
@@ -87,6 +88,8 @@ def command(
     Causal chains are shown as they were recorded; --replay, --last and --pid derive them again from
     the events. docs/explain/causal-chains.md describes how chains are found.
 
+    The exit status is 0 when nothing was slow, 1 when something was and 3 without any data.
+
     \b
     Examples:
       ingero explain                       what happened in the last five minutes
@@ -99,11 +102,7 @@ def command(
     options = resolve_fanout(fanout, FANOUT_TIMEOUT_S, is_local=db is not None)
     if options is not None:
         if again or last or pid or per_process or begin or end or annotations:
-            named = "--nodes" if fanout["nodes"] is not None else "fleet.nodes of ingero.yaml"
-            raise click.UsageError(
-                f"the nodes of {named} show their recorded chains, so only --since, --json and "
-                "connection options are accepted; name a file with -d for the others"
-            )
+            raise _not_for_nodes(fanout["nodes"] is not None)
         from ingero.cli.commands.explain_nodes import ask_chains
 
         return ask_chains(options, None if since is None else f"{since:.3f}s", as_json)
@@ -111,19 +110,27 @@ def command(
     with reading(trace_database(db)) as connection:
         if per_process:
             print_process_times(process_times(connection, span.from_ns, span.to_ns), as_json)
-            return 0
+            return FINE
         derived = (again or last is not None or pid > 0) and not chains
         found = _derive(connection, span, pid) if derived else _recorded(connection, span)
         labels = labels_of_chains(connection, found) if annotations else []
+        kept = kept_events(connection, span.from_ns, span.to_ns)
         if as_json:
             print_chains_json(found, labels)
-            return 0
-        print_chains(found, derived=derived, labels=labels)
-        if not chains:
-            _print_kept(kept_events(connection, span.from_ns, span.to_ns), bool(found), derived)
-            if db is None:
-                _print_age(recorded_until(connection), time.time_ns())
-    return 0
+        else:
+            print_chains(found, derived=derived, labels=labels)
+            if not chains:
+                _print_kept(kept, bool(found), derived)
+                _print_age(recorded_until(connection) if db is None else None, time.time_ns())
+    return SLOW if found else FINE if kept.counted else CANNOT_TELL
+
+
+def _not_for_nodes(is_option: bool) -> click.UsageError:
+    named = "--nodes" if is_option else "fleet.nodes of ingero.yaml"
+    return click.UsageError(
+        f"the nodes of {named} show their recorded chains, so only --since, --json and "
+        "connection options are accepted; name a file with -d for the others"
+    )
 
 
 def _recorded(connection: sqlite3.Connection, span: Span) -> list[RecordedChain]:

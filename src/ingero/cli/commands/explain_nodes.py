@@ -2,6 +2,7 @@
 
 import msgspec
 
+from ingero.cli.exit_status import FINE, SLOW
 from ingero.cli.fanout.ask import ask_nodes
 from ingero.cli.fanout.options import FanoutOptions
 from ingero.cli.fanout.report import report_problems, require_an_answer
@@ -42,7 +43,7 @@ def ask_chains(options: FanoutOptions, since: str | None, as_json: bool) -> int:
         print_json([{"node": chain.node, **msgspec.to_builtins(chain)} for chain in chains])
     else:
         _print_chains(chains, merge.answered, len(options.nodes))
-    return report_problems(options, merge, result)
+    return report_problems(options, merge, result) or (SLOW if chains else FINE)
 
 
 def _print_chains(chains: list[ChainRow], answered: int, asked: int) -> None:

@@ -84,7 +84,8 @@ def check(file: Path, as_json: bool) -> None:
       ingero rates check my-rates.yaml
       ingero rates check my-rates.yaml --json
     """
-    summary = _summary(read_rates(file)) | {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    summary = _summary(read_rates(file))  # refuses what is not a regular file of a bounded size
+    summary |= {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     _print(summary, as_json)
 
 

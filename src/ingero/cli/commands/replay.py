@@ -2,14 +2,17 @@
 
 import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from ingero.cli.params import AS_JSON
+from ingero.cli.recordings.ask import ask_replay
 from ingero.cli.show.table import print_json, render_table
-from ingero.errors import ConfigError, ForeignFile, MalformedInput, TooLarge
-from ingero.fleet.replay import Replay, Replayed, replay
+
+if TYPE_CHECKING:
+    from ingero.cli.recordings.replay import ReplayAnswer
 
 DEFAULT_DIR = Path("fleet-inputs")
 
@@ -41,35 +44,15 @@ def command(what: str, folder: Path, as_json: bool) -> int:
       ingero replay fleet-inputs
       ingero replay 561783c82f0dea4b --dir fleet-inputs
     """
-    path = Path(what)
-    is_folder = path.is_dir()
-    if not is_folder and not folder.is_dir():
-        raise ConfigError(
-            f"{what} is not a folder, and there is no folder {folder} to search for an episode; "
-            "give --dir"
-        )
-    result = _replay(path if is_folder else folder)
-    chosen = [each for each in result.verdicts if is_folder or each.verdict.episode == what]
-    if not chosen and not is_folder:
-        raise ConfigError(f"no episode {what} in {folder}; `ingero replay {folder}` lists them")
+    result = ask_replay(what, folder, wants_peers=as_json)
     if as_json:
-        print_json(_as_json(result, chosen))
+        print_json(_as_json(result))
     else:
-        _print(result, chosen, why=not is_folder)
+        _print(result)
     return 0 if result.is_same else 1
 
 
-def _replay(folder: Path) -> Replay:
-    """Replay a recording; errors name the folder."""
-    try:
-        return replay(folder)
-    except (MalformedInput, TooLarge) as error:
-        if str(folder) in str(error):
-            raise
-        raise ForeignFile(f"{folder}: {error}") from error
-
-
-def _as_json(result: Replay, chosen: list[Replayed]) -> dict[str, object]:
+def _as_json(result: "ReplayAnswer") -> dict[str, object]:
     return {
         "same": result.is_same,
         "pushes": result.pushes,
@@ -83,15 +66,16 @@ def _as_json(result: Replay, chosen: list[Replayed]) -> dict[str, object]:
                 "verdict": msgspec.to_builtins(each.verdict),
                 "peers": [msgspec.to_builtins(peer) for peer in each.peers],
             }
-            for each in chosen
+            for each in result.chosen
         ],
     }
 
 
-def _print(result: Replay, chosen: list[Replayed], why: bool) -> None:
+def _print(result: "ReplayAnswer") -> None:
+    chosen = result.chosen
     rows = [
         (_clock(each.at_s), each.verdict.episode, each.verdict.state,
-         each.verdict.node or "(fleet)", each.verdict.rank, each.verdict.cause,
+         each.verdict.node or "(fleet)", each.verdict.rank, each.verdict.cause_class,
          "yes" if each.is_same else "NO", each.verdict.evidence)
         for each in chosen
     ]  # fmt: skip
@@ -100,7 +84,7 @@ def _print(result: Replay, chosen: list[Replayed], why: bool) -> None:
             ("time (UTC)", "episode", "state", "node", "rank", "class", "same", "why"), rows
         )
     )
-    if why and chosen:
+    if chosen and not result.is_folder:
         print("\nthe other members at that time, and why they were not blamed:")
         others = sorted(chosen[0].peers, key=lambda s: -s.bars)
         rows = [(s.node, s.rank, f"{s.excess:+.1%}", f"{s.bars:.2f}", s.reason) for s in others]  # type: ignore[misc]  # another table
@@ -110,10 +94,7 @@ def _print(result: Replay, chosen: list[Replayed], why: bool) -> None:
         if result.is_same
         else f"{len(result.missing)} recorded verdicts differ"
     )
-    print(
-        f"\n{result.pushes} pushes, {result.ticks} ticks, "
-        f"{len(result.verdicts)} verdicts: {summary}"
-    )
+    print(f"\n{result.pushes} pushes, {result.ticks} ticks, {result.verdicts} verdicts: {summary}")
 
 
 def _clock(at_s: float) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 import msgspec
 
+from ingero.cli.exit_status import Question
 from ingero.cli.fleet_options import FLEET_CA, FLEET_URL, fleet_client
 from ingero.cli.params import AS_JSON
-from ingero.cli.show.status import is_slow, print_clusters
+from ingero.cli.show.status import exit_status, print_clusters
 from ingero.cli.show.table import print_json
 from ingero.contract.api_paths import FLEET_STATUS
 from ingero.contract.fleet_api import ClusterStatus, NodeStatus, Status
@@ -18,7 +19,7 @@ from ingero.errors import Unavailable
 WATCH_S = 2.0
 
 
-@click.command()
+@click.command(cls=Question)
 @FLEET_URL
 @click.option("--cluster", help="Show only this cluster.")
 @click.option("--all", "show_all", is_flag=True, help="List healthy nodes too.")
@@ -40,7 +41,9 @@ def command(
     collectives. Below them are the nodes whose health score is below the threshold, with the
     detection mode.
 
-    The exit status is 0 when nobody is slow and 1 when somebody is; silenced nodes do not count.
+    The exit status is 0 when nobody is slow, 1 when somebody is and 3 when Fleet cannot tell:
+    it does not answer, nobody pushes, or there is nothing to compare yet. Ranks and nodes that are
+    silenced, and ranks that are late without a cost, do not count as slow.
 
     Certificates and the token are those of `fleet` in ingero.yaml; --ca-cert and
     $INGERO_FLEET_TOKEN take precedence.
@@ -65,7 +68,7 @@ def command(
                 )
             print_clusters(clusters, show_all)
         if not watch:
-            return 1 if any(is_slow(cluster) for cluster in clusters) else 0
+            return exit_status(clusters)
         sys.stdout.flush()
         try:
             time.sleep(WATCH_S)

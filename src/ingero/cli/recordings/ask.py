@@ -19,6 +19,7 @@ from ingero.contract.collective import CollectiveRecord
 from ingero.errors import IngeroError, MalformedInput, TooLarge
 
 if TYPE_CHECKING:
+    from ingero.cli.recordings.replay import ReplayAnswer
     from ingero.cli.recordings.wire import Answered
 
 # One thread and one arena each: address space is limited, and the work is small.
@@ -67,6 +68,18 @@ def ask_records(paths: Sequence[Path]) -> tuple[list[CollectiveRecord], list[str
                 raise TooLarge(f"{_where(request)}: more than {_MAX_RECORDS} collectives")
         elif kind == Frame.DONE:
             return records, _decoded(content, Done).problems
+    raise MalformedInput(f"{_where(request)}: the reader gave no answer")
+
+
+def ask_replay(what: str, folder: Path, *, wants_peers: bool) -> "ReplayAnswer":
+    """Return what a replay of recorded inputs gives; `what` is their folder or an episode."""
+    request = Request([what, str(folder)], wants_replay=True, wants_peers=wants_peers)
+    for kind, content in _frames(request, []):
+        if kind == Frame.ANSWER:
+            from ingero.cli.recordings.replay import ReplayAnswer
+            from ingero.cli.recordings.wire import decode
+
+            return decode(content, ReplayAnswer)
     raise MalformedInput(f"{_where(request)}: the reader gave no answer")
 
 

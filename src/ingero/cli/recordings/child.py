@@ -11,9 +11,9 @@ from typing import BinaryIO
 import msgspec
 
 from ingero.children.lifetime import end_with_parent
-from ingero.children.limits import limit_this_process
+from ingero.children.limits import ChildLimits, limit_this_process
 from ingero.children.reader import write_frame
-from ingero.cli.recordings.budget import plan_limits
+from ingero.cli.recordings.budget import plan_limits, plan_replay
 from ingero.cli.recordings.load import load_recordings
 from ingero.cli.recordings.request import Done, Failure, Frame, Plan, Request
 from ingero.cli.recordings.wire import Answered, encode, encode_records
@@ -31,9 +31,11 @@ def main() -> None:
         request = msgspec.msgpack.decode(_line(sys.stdin.buffer), type=Request)
         dumps = [(rank, sys.stdin.buffer.read(size)) for rank, size in request.dumps]
         paths = [Path(path) for path in request.paths]
+        if request.wants_replay:
+            _answer_replay(output, request, *paths)
+            return
         limits = plan_limits(paths, sum(size for _, size in request.dumps))
-        _send(output, Frame.PLAN, Plan(limits.memory_bytes, limits.cpu_s, limits.wall_s))
-        limit_this_process(limits)
+        _keep_within(output, limits)
         _answer(output, request, paths, dumps)
     except IngeroError as error:
         _send(output, Frame.FAILURE, Failure(type(error).__name__, str(error)))
@@ -43,6 +45,20 @@ def main() -> None:
         _fail(output, "it is nested too deeply")
     except Exception as error:  # noqa: BLE001 - whatever a file causes, the answer is a sentence
         _fail(output, f"{type(error).__name__}: {str(error)[:200]}")
+
+
+def _keep_within(output: BinaryIO, limits: ChildLimits) -> None:
+    _send(output, Frame.PLAN, Plan(limits.memory_bytes, limits.cpu_s, limits.wall_s))
+    limit_this_process(limits)
+
+
+def _answer_replay(output: BinaryIO, request: Request, what: Path, default: Path) -> None:
+    from ingero.cli.recordings.replay import answer_replay, folder_of
+
+    folder = folder_of(what, default)
+    _keep_within(output, plan_replay(folder))
+    write_frame(output, Frame.FILE, str(folder).encode(errors="surrogateescape"))
+    _send(output, Frame.ANSWER, answer_replay(what, folder, request.wants_peers))
 
 
 def _line(source: BinaryIO) -> bytes:

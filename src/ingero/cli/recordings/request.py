@@ -17,9 +17,14 @@ class Frame(IntEnum):
 
 
 class Request(msgspec.Struct):
-    """What to read and what for; dumps are the sizes of those that follow, by rank."""
+    """What to read and what for; dumps are the sizes of those that follow, by rank.
+
+    For a replay, `paths` are what was asked for and the folder to search if that is an episode.
+    """
 
     paths: list[str]
+    wants_replay: bool = False
+    wants_peers: bool = False
     wants_records: bool = False
     wants_heat: bool = False
     dumps: list[tuple[int, int]] = []

@@ -34,6 +34,8 @@ def print_answer(answer: Answer, price: float | None, read: str, picture: Path |
     console = Console(soft_wrap=True, highlight=False)
     for culprit in answer.culprits:
         _print_culprit(console, culprit)
+    for culprit in answer.late:
+        console.print(Text(f"{_named(culprit)}: late, but the job loses nothing", style="cyan"))
     if not answer.culprits:
         style = "bold yellow" if answer.cause or answer.not_sure else "bold green"
         console.print(Text(_nobody(answer), style=style))
@@ -67,17 +69,22 @@ def _printable(answer: Answer) -> Answer:
         not_sure=shown(answer.not_sure),
         evidence=tuple(map(printable, answer.evidence)),
         notes=tuple(map(printable, answer.notes)),
-        culprits=tuple(
-            replace(
-                culprit,
-                worker=printable(culprit.worker),
-                node=shown(culprit.node),
-                collective=shown(culprit.collective),
-                detail=printable(culprit.detail),
-                next_step=printable(culprit.next_step),
-            )
-            for culprit in answer.culprits
-        ),
+        culprits=tuple(_printable_culprit(culprit) for culprit in answer.culprits),
+        late=tuple(_printable_culprit(culprit) for culprit in answer.late),
+    )
+
+
+def _printable_culprit(culprit: Culprit) -> Culprit:
+    def shown(text: str | None) -> str | None:
+        return None if text is None else printable(text)
+
+    return replace(
+        culprit,
+        worker=printable(culprit.worker),
+        node=shown(culprit.node),
+        collective=shown(culprit.collective),
+        detail=printable(culprit.detail),
+        next_step=printable(culprit.next_step),
     )
 
 
@@ -87,16 +94,33 @@ def _nobody(answer: Answer) -> str:
     return "Nobody can be named." if answer.not_sure else "Nobody is slow."
 
 
-def _print_culprit(console: Console, culprit: Culprit) -> None:
+def _named(culprit: Culprit) -> str:
     where = f" on {culprit.node}" if culprit.node else ""
     rank = (
         f" (rank {culprit.rank})"
         if culprit.rank is not None and str(culprit.rank) not in culprit.worker.split()
         else ""
     )
-    line = Text(f"{culprit.worker}{rank}{where}: ", style="bold red")
+    return f"{culprit.worker}{rank}{where}"
+
+
+def _loss(culprit: Culprit) -> str:
+    """Return what the job loses while the worker is slow, and in which steps that is."""
+    assert culprit.loss is not None
+    bound, error = ("at most ", "") if culprit.at_most else ("", f" ±{culprit.loss_error or 0:.1%}")
+    often = f", every {culprit.period} steps" if culprit.period else ""
+    when = f", steps {culprit.steps[0]}–{culprit.steps[1]}" if culprit.steps else ""
+    return f"  loss   {bound}{culprit.loss:.1%}{error} of the job while it is slow{often}{when}"
+
+
+def _print_culprit(console: Console, culprit: Culprit) -> None:
+    line = Text(f"{_named(culprit)}: ", style="bold red")
     line.append(_CLASS_WORDS.get(culprit.cause, str(culprit.cause)), style="bold")
     console.print(line)
+    if culprit.loss is not None:
+        console.print(_loss(culprit))
+    if culprit.link is not None:
+        console.print(f"  link   {culprit.link}", markup=False)
     if culprit.excess is not None and culprit.error is not None:
         slower = f"{culprit.excess:+.1%} ±{culprit.error:.1%} own time over its peers"
         extra = f", {_time(culprit.excess_s)} a step" if culprit.excess_s else ""

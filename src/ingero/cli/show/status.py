@@ -3,9 +3,11 @@
 import time
 from collections.abc import Sequence
 
+from ingero.cli.exit_status import CANNOT_TELL, FINE, SLOW
 from ingero.cli.show.table import coloured, printable, render_table
 from ingero.cli.show.verdicts import ago, verdict_table
 from ingero.contract.fleet_api import ClusterStatus, NodeStatus
+from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import VerdictState
 
 
@@ -23,11 +25,7 @@ def print_clusters(clusters: Sequence[ClusterStatus[NodeStatus]], show_all: bool
         if shown:
             print(_table(shown, cluster.threshold))
         if not is_slow(cluster):
-            print(
-                coloured("nobody is slow", "32")
-                if cluster.quorum_met or cluster.ranks.judged
-                else coloured("not sure: nothing to compare yet", "33")
-            )
+            print(_conclusion(cluster))
         print()
 
 
@@ -37,6 +35,40 @@ def is_slow(cluster: ClusterStatus[NodeStatus]) -> bool:
         verdict.state is VerdictState.STRAGGLER and not verdict.silenced
         for verdict in cluster.verdicts
     ) or any(node.straggler and not node.silenced for node in cluster.nodes)
+
+
+def doubt(cluster: ClusterStatus[NodeStatus]) -> str:
+    """Return why it cannot be said whether somebody is slow; empty where it can."""
+    live = [node for node in cluster.nodes if node.state != "silent"]
+    if not live:
+        return "no node pushes"
+    is_judged_alone = any(node.mode == DetectionMode.LOCAL_BASELINE for node in live)
+    if not (cluster.quorum_met or cluster.ranks.judged or is_judged_alone):
+        return "nothing to compare yet"
+    if any(v.state is VerdictState.NOT_SURE and not v.silenced for v in cluster.verdicts):
+        return "the verdict above says why"
+    return ""
+
+
+def exit_status(clusters: Sequence[ClusterStatus[NodeStatus]]) -> int:
+    """Return the exit status of `ingero status`."""
+    if any(is_slow(cluster) for cluster in clusters):
+        return SLOW
+    is_known = clusters and not any(doubt(cluster) for cluster in clusters)
+    return FINE if is_known else CANNOT_TELL
+
+
+def _conclusion(cluster: ClusterStatus[NodeStatus]) -> str:
+    why = doubt(cluster)
+    if why:
+        return coloured(f"not sure: {why}", "33")
+    silenced = sum(bool(node.straggler and node.silenced) for node in cluster.nodes) + sum(
+        verdict.state is VerdictState.STRAGGLER and bool(verdict.silenced)
+        for verdict in cluster.verdicts
+    )
+    if silenced:
+        return coloured(f"nobody else is slow; silenced: {silenced}", "33")
+    return coloured("nobody is slow", "32")
 
 
 def _headline(cluster: ClusterStatus[NodeStatus]) -> str:

@@ -1,4 +1,4 @@
-"""The table of verdicts: node, cause, excess, age, price, and what to do next."""
+"""The table of verdicts: who, what the job loses, since when, the price, why, and what next."""
 
 from collections.abc import Sequence
 
@@ -11,6 +11,7 @@ _ORDER = (
     VerdictState.NOT_SURE,
     VerdictState.SUSPECT,
     VerdictState.RECOVERING,
+    VerdictState.LATE,
     VerdictState.RESOLVED,
 )
 _WORDS = {
@@ -24,7 +25,7 @@ def verdict_table(verdicts: Sequence[Verdict], now_s: float) -> str:
     """Return one row per verdict, worst first, then evidence and next step of those that matter."""
     ordered = sorted(verdicts, key=lambda v: (_ORDER.index(v.state), v.node, v.rank or 0))
     table = render_table(
-        ("node", "rank", "state", "class", "excess", "since", "cost at most", "episode", ""),
+        ("node", "rank", "state", "class", "job loses", "since", "cost", "episode", ""),
         [_row(verdict, now_s) for verdict in ordered],
     )
     return "\n".join([table, *(line for verdict in ordered for line in _why(verdict))])
@@ -33,32 +34,38 @@ def verdict_table(verdicts: Sequence[Verdict], now_s: float) -> str:
 def _row(verdict: Verdict, now_s: float) -> tuple[str, ...]:
     price = verdict.usd_per_hour
     return (
-        verdict.node or "all",
+        verdict.node or verdict.shared or "all",
         "" if verdict.rank is None else str(verdict.rank),
         _WORDS.get(verdict.state, verdict.state),
-        verdict.cause,
-        excess_text(verdict),
+        verdict.cause_class,
+        loss_text(verdict),
         ago(max(now_s - verdict.since, 0.0)),
-        "" if price is None else f"${price:,.2f}/h",
+        "" if price is None else f"{'≤ ' if verdict.at_most else ''}${price:,.2f}/h",
         verdict.episode,
         f"silenced {verdict.silenced}" if verdict.silenced else "",
     )
 
 
-def excess_text(verdict: Verdict) -> str:
-    """Return `+5.1 % ±0.4 %`, with the period of stalls."""
-    if verdict.excess is None:
-        return ""
-    error = f" ±{verdict.error:.1%}" if verdict.error is not None else ""
-    period = f" every {verdict.period} steps" if verdict.period else ""
-    return f"{verdict.excess:+.1%}{error}{period}"
+def loss_text(verdict: Verdict) -> str:
+    """Return `5.1% ±0.4%`, `≤ 8.0%` for an upper bound, and the period of stalls."""
+    period = f", every {verdict.period} steps" if verdict.period else ""
+    if verdict.state is VerdictState.LATE:
+        return f"nothing{period}"
+    if verdict.loss is None:
+        return period.removeprefix(", ")
+    if verdict.at_most:
+        return f"≤ {verdict.loss:.1%}{period}"
+    error = f" ±{verdict.loss_error:.1%}" if verdict.loss_error is not None else ""
+    return f"{verdict.loss:.1%}{error}{period}"
 
 
 def _why(verdict: Verdict) -> list[str]:
     if verdict.state in (VerdictState.RESOLVED, VerdictState.RECOVERING, VerdictState.SUSPECT):
         return []
     who = f"rank {verdict.rank}" if verdict.rank is not None else verdict.node or "all"
-    lines = [f"  {who}: {printable(verdict.evidence)}"] if verdict.evidence else []
+    where = f"link {verdict.link}" if verdict.link else ""
+    reasons = [text for text in (verdict.cause, where, verdict.evidence) if text]
+    lines = [f"  {who}: {printable(text)}" for text in reasons]
     return lines + ([f"    next: {printable(verdict.next_step)}"] if verdict.next_step else [])
 
 

@@ -119,4 +119,6 @@ cdef inline int _use_point(Slice name, Point* point, Found* found) noexcept nogi
         return -1
     elif name.size >= 16 and memcmp(name.at, <const char*>b"nccl.collective.", 16) == 0:
         return -1
+    elif name.size >= 12 and memcmp(name.at, <const char*>b"ingero.rank.", 12) == 0:
+        return -1
     return 0

@@ -33,6 +33,7 @@ from ingero.contract.otlp.values import (
 
 POINTS_PER_REQUEST = 2_000
 SCOPE = "ingero.nccl"
+MAX_WEIGHT = 1e6
 
 
 def encode_collectives(
@@ -111,6 +112,9 @@ def _point(record: CollectiveRecord, value_ms: float, *, is_barrier: bool = Fals
         names.NCCL_GPU_DURATION_NS: record.gpu_duration_ns,
         names.SOURCE: str(record.source),
         names.NCCL_BARRIER: is_barrier or None,
+        names.STEP: record.step,
+        names.STEP_PLACE: record.place,
+        names.SAMPLE_WEIGHT: None if record.weight == 1.0 else round(record.weight, 3),
     }
     return NumberPoint(
         attributes=attributes({key: value for key, value in values.items() if value is not None}),
@@ -146,4 +150,14 @@ def decode_collective(point: NumberPoint, resource: dict[str, Plain]) -> Collect
         gpu_duration_ns=integer_or_none(values.get(names.NCCL_GPU_DURATION_NS)),
         stream=integer_or_none(values.get(names.NCCL_STREAM)),
         source=source_or_none(values.get(names.SOURCE)) or CollectiveSource.EBPF,
+        step=integer_or_none(values.get(names.STEP)),
+        place=integer_or_none(values.get(names.STEP_PLACE)),
+        weight=_weight(values.get(names.SAMPLE_WEIGHT)),
     )
+
+
+def _weight(value: Plain) -> float:
+    """Return the weight of a point; one that makes no sense counts as 1."""
+    if isinstance(value, int | float) and 1.0 <= value <= MAX_WEIGHT:
+        return float(value)
+    return 1.0

@@ -2,15 +2,9 @@
 
 import zlib
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
-from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
 from ingero.contract.otlp.codec import count_protobuf_items, decode_json, decode_protobuf
@@ -32,10 +26,10 @@ ANY_EXPANSION_BYTES: Final = 1024 * 1024  # up to this size a body may expand wi
 R = TypeVar("R", bound=Request)
 
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-_RESPONSES: Final[dict[type, tuple[Any, str, str]]] = {
-    MetricsRequest: (ExportMetricsServiceResponse, "rejected_data_points", "rejectedDataPoints"),
-    TracesRequest: (ExportTraceServiceResponse, "rejected_spans", "rejectedSpans"),
-    LogsRequest: (ExportLogsServiceResponse, "rejected_log_records", "rejectedLogRecords"),
+_REJECTED: Final[dict[type, tuple[str, str]]] = {  # in protobuf, in JSON
+    MetricsRequest: ("rejected_data_points", "rejectedDataPoints"),
+    TracesRequest: ("rejected_spans", "rejectedSpans"),
+    LogsRequest: ("rejected_log_records", "rejectedLogRecords"),
 }
 
 
@@ -111,7 +105,7 @@ def encode_response(kind: Kind, encoding: Encoding, partial: PartialSuccess | No
     if encoding is Encoding.JSON:
         if partial is None:
             return b"{}"
-        rejected_key = _RESPONSES[kind][2]
+        rejected_key = _REJECTED[kind][1]
         return msgspec.json.encode(
             {
                 "partialSuccess": {
@@ -122,8 +116,10 @@ def encode_response(kind: Kind, encoding: Encoding, partial: PartialSuccess | No
         )
     if partial is None:
         return b""
-    message = _RESPONSES[kind][0]()
-    setattr(message.partial_success, _RESPONSES[kind][1], partial.rejected)
+    from ingero.contract.otlp.messages import RESPONSES  # noqa: PLC0415 - loaded at the first use
+
+    message = RESPONSES[kind]()
+    setattr(message.partial_success, _REJECTED[kind][0], partial.rejected)
     message.partial_success.error_message = partial.message
     encoded: bytes = message.SerializeToString()
     return encoded
@@ -133,7 +129,12 @@ def decode_response(kind: Kind, body: bytes, encoding: Encoding) -> PartialSucce
     """Return what a receiver rejected, which is nothing for an empty body; raises MalformedPush."""
     if not body:
         return PartialSuccess()
-    factory, field, rejected_key = _RESPONSES[kind]
+    from ingero.contract.otlp.messages import (  # noqa: PLC0415 - loaded at the first use
+        RESPONSES,
+        DecodeError,
+    )
+
+    field, rejected_key = _REJECTED[kind]
     try:
         if encoding is Encoding.JSON:
             partial = (
@@ -145,7 +146,7 @@ def decode_response(kind: Kind, body: bytes, encoding: Encoding) -> PartialSucce
             return PartialSuccess(
                 int(partial.get(rejected_key, 0)), str(partial.get("errorMessage", ""))
             )
-        message = factory.FromString(body)
+        message = RESPONSES[kind].FromString(body)
     except (DecodeError, msgspec.DecodeError, ValueError) as error:
         raise MalformedPush(f"the reply is not an OTLP response: {error}") from None
     return PartialSuccess(

@@ -10,15 +10,9 @@ from functools import partial
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-from google.protobuf.message import DecodeError, Message
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.logs.v1 import logs_pb2
-from opentelemetry.proto.metrics.v1 import metrics_pb2
-from opentelemetry.proto.trace.v1 import trace_pb2
 
 from ingero.contract.otlp.limits import check_json, check_protobuf
+from ingero.contract.otlp.pieces import PIECE_BYTES, parse_in_pieces
 from ingero.contract.otlp.values import (
     KeyValue,
     Kind,
@@ -34,22 +28,12 @@ from ingero.contract.otlp.values import (
 from ingero.errors import MalformedPush
 
 R = TypeVar("R", bound=Request)
-_MESSAGES: Final[dict[type, Callable[[], Any]]] = {
-    MetricsRequest: ExportMetricsServiceRequest,
-    TracesRequest: ExportTraceServiceRequest,
-    LogsRequest: ExportLogsServiceRequest,
-}
 _ITEM_PATHS: Final[dict[Kind, tuple[str, ...]]] = {
     TracesRequest: ("resource_spans", "scope_spans", "spans"),
     LogsRequest: ("resource_logs", "scope_logs", "log_records"),
 }
 # OTLP/JSON requires numbers for these fields; some senders write the names.
-_ENUMS: Final = {
-    "aggregationTemporality": metrics_pb2.AggregationTemporality,
-    "kind": trace_pb2.Span.SpanKind,
-    "code": trace_pb2.Status.StatusCode,
-    "severityNumber": logs_pb2.SeverityNumber,
-}
+_ENUM_FIELDS: Final = ("aggregationTemporality", "kind", "code", "severityNumber")
 _SAFE_INTEGER: Final = 2**53  # JSON readers may round larger integers; those are sent as strings
 
 _SCALAR, _HEX, _VALUE, _VALUES, _SCALARS = range(5)
@@ -104,10 +88,18 @@ def count_protobuf_items(kind: Kind, body: bytes) -> int:
 
 
 def _parse(kind: Any, body: bytes) -> Any:
+    from ingero.contract.otlp.messages import (  # noqa: PLC0415 - loaded at the first use
+        REQUESTS,
+        DecodeError,
+    )
+
     check_protobuf(kind, body)
-    message = _MESSAGES[kind]()
+    message = REQUESTS[kind]()
     try:
-        message.ParseFromString(body)
+        if len(body) > PIECE_BYTES:
+            parse_in_pieces(message, body)
+        else:
+            message.ParseFromString(body)
     except DecodeError as error:
         raise MalformedPush(
             f"the body is not an OTLP {kind.__name__} in protobuf: {error}"
@@ -125,7 +117,9 @@ def encode_protobuf(request: Request) -> bytes:
 
     Raises MalformedPush for a number from JSON that protobuf cannot hold.
     """
-    message = _MESSAGES[type(request)]()
+    from ingero.contract.otlp.messages import REQUESTS  # noqa: PLC0415 - loaded at the first use
+
+    message = REQUESTS[type(request)]()
     try:
         _write(request, message)
     except ValueError as error:
@@ -194,7 +188,7 @@ def _read_attribute(message: Any) -> KeyValue:
     return known
 
 
-def _write(value: Value, message: Message) -> None:
+def _write(value: Value, message: Any) -> None:
     for name, _, kind, _, _, _, default in _fields(type(value)):
         item = getattr(value, name)
         if item is None:
@@ -213,7 +207,8 @@ def _write(value: Value, message: Message) -> None:
 
 
 _DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(kind, strict=False) for kind in _MESSAGES
+    kind: msgspec.json.Decoder(kind, strict=False)
+    for kind in (MetricsRequest, TracesRequest, LogsRequest)
 }
 
 
@@ -246,7 +241,7 @@ def _tidy(node: Any) -> Any:
     if isinstance(node, dict):
         return {
             key: _enum_number(key, value)
-            if key in _ENUMS and isinstance(value, str)
+            if key in _ENUM_FIELDS and isinstance(value, str)
             else _tidy(value)
             for key, value in node.items()
             if value is not None
@@ -255,7 +250,9 @@ def _tidy(node: Any) -> Any:
 
 
 def _enum_number(field: str, name: str) -> int | str:
-    numbers: dict[str, int] = dict(_ENUMS[field].items())
+    from ingero.contract.otlp.messages import ENUMS  # noqa: PLC0415 - loaded at the first use
+
+    numbers: dict[str, int] = dict(ENUMS[field].items())
     return numbers.get(name, name)
 
 

@@ -4,16 +4,12 @@ A body of a few kilobytes can decompress to millions of empty messages, and each
 object of a hundred bytes. Counting them first takes a few nanoseconds per field and no memory.
 """
 
+import functools
 import re
 from typing import Any, Final
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
 from ingero.compiled import CODECS, compiled_or_pure
-from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp.values import Kind
 from ingero.errors import IngeroError, MalformedPush, TooLarge
 
 # Of one request: fields in protobuf, where a message counts twice, and in JSON values, arrays and
@@ -34,45 +30,44 @@ MALFORMED, TOO_MANY, TOO_DEEP, TOO_LONG = -1, -2, -3, -4
 SKIP, TEXT, VARINTS, WORDS, MESSAGE = range(5)
 ROW_OCTETS: Final = 64
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
-_PACKED: Final = {
-    FieldDescriptor.TYPE_FIXED64: WORDS,
-    FieldDescriptor.TYPE_SFIXED64: WORDS,
-    FieldDescriptor.TYPE_DOUBLE: WORDS,
-}
-_TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
-def _field_table() -> tuple[bytes, dict[Kind, int]]:
+@functools.cache
+def field_table() -> tuple[bytes, dict[type, int]]:
     """Return the table of all message types, and the row of each kind of request."""
-    roots: dict[Kind, Descriptor] = {
-        MetricsRequest: ExportMetricsServiceRequest.DESCRIPTOR,
-        TracesRequest: ExportTraceServiceRequest.DESCRIPTOR,
-        LogsRequest: ExportLogsServiceRequest.DESCRIPTOR,
-    }
-    types: list[Descriptor] = list(roots.values())
+    from ingero.contract.otlp.messages import (  # noqa: PLC0415 - loaded at the first use
+        REQUESTS,
+        FieldDescriptor,
+    )
+
+    texts = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+    words = (
+        FieldDescriptor.TYPE_FIXED64,
+        FieldDescriptor.TYPE_SFIXED64,
+        FieldDescriptor.TYPE_DOUBLE,
+    )
+    roots: dict[type, Any] = {kind: message().DESCRIPTOR for kind, message in REQUESTS.items()}
+    types: list[Any] = list(roots.values())
     rows: list[bytearray] = []
     for message in types:  # grows while the fields of its members are read
         row = bytearray(ROW_OCTETS)
         for field in message.fields:
             if field.type == FieldDescriptor.TYPE_MESSAGE:
-                assert field.message_type is not None
                 if field.message_type not in types:
                     types.append(field.message_type)
                 row[field.number] = MESSAGE + types.index(field.message_type)
-            elif field.type in _TEXTS:
+            elif field.type in texts:
                 row[field.number] = TEXT
             elif field.is_repeated:
-                row[field.number] = _PACKED.get(field.type, VARINTS)
+                row[field.number] = WORDS if field.type in words else VARINTS
         rows.append(row)
     return b"".join(rows), {kind: types.index(root) for kind, root in roots.items()}
 
 
-_TABLE, _ROOTS = _field_table()
-
-
 def check_protobuf(kind: Kind, body: bytes) -> None:
     """Raise TooLarge for a body beyond a limit, and MalformedPush for one that is not protobuf."""
-    found = scan_protobuf(body, _TABLE, _ROOTS[kind], (MAX_FIELDS, MAX_TEXT_BYTES, MAX_DEPTH))
+    table, roots = field_table()
+    found = scan_protobuf(body, table, roots[kind], (MAX_FIELDS, MAX_TEXT_BYTES, MAX_DEPTH))
     if found < 0:
         raise _error(found, MAX_DEPTH, f"an OTLP {kind.__name__} in protobuf")
 

@@ -5,14 +5,10 @@ RESOURCE_EXHAUSTED. Over HTTP they follow the Retry-After header, which the body
 messages are declared here, because no dependency of ours contains them.
 """
 
+import functools
 from typing import Any, Final
 
 import msgspec
-from google.protobuf import any_pb2, duration_pb2
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 
 from ingero.contract.otlp.body import Encoding
 
@@ -30,7 +26,7 @@ def encode_status(
         if retry_after_s is not None:
             status["details"] = [{"@type": _RETRY_INFO, "retryDelay": f"{retry_after_s}s"}]
         return msgspec.json.encode(status)
-    answer = _Status(code=code, message=message)
+    answer = _messages()[0](code=code, message=message)
     if retry_after_s is not None:
         answer.details.add(type_url=_RETRY_INFO, value=encode_retry_info(retry_after_s))
     encoded: bytes = answer.SerializeToString()
@@ -39,27 +35,40 @@ def encode_status(
 
 def encode_retry_info(retry_after_s: int) -> bytes:
     """Return a google.rpc.RetryInfo."""
-    encoded: bytes = _RetryInfo(retry_delay={"seconds": retry_after_s}).SerializeToString()
+    encoded: bytes = _messages()[1](retry_delay={"seconds": retry_after_s}).SerializeToString()
     return encoded
 
 
 def decode_retry_after_s(status: bytes) -> float | None:
     """Return the delay that an encoded Status asks for; None without one or for other bytes."""
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 - loaded at the first use
+
+    status_type, retry_type = _messages()
     try:
-        for packed in _Status.FromString(status).details:
+        for packed in status_type.FromString(status).details:
             if packed.type_url == _RETRY_INFO:
-                delay = _RetryInfo.FromString(packed.value).retry_delay
+                delay = retry_type.FromString(packed.value).retry_delay
                 return max(0.0, float(delay.seconds + delay.nanos / 1e9))
     except DecodeError:
         pass
     return None
 
 
+@functools.cache
 def _messages() -> tuple[Any, Any]:
     """Declare Status and RetryInfo in a descriptor pool of our own.
 
-    In the default pool they would clash with another package that declares them.
+    In the default pool they would clash with another package that declares them. The runtime is
+    loaded at the first use.
     """
+    from google.protobuf import any_pb2, duration_pb2  # noqa: PLC0415 - see above
+    from google.protobuf.descriptor_pb2 import (  # noqa: PLC0415 - see above
+        FieldDescriptorProto,
+        FileDescriptorProto,
+    )
+    from google.protobuf.descriptor_pool import DescriptorPool  # noqa: PLC0415 - see above
+    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - see above
+
     file = FileDescriptorProto(
         name="google/rpc/status.proto", package="google.rpc", syntax="proto3"
     )
@@ -83,6 +92,3 @@ def _messages() -> tuple[Any, Any]:
     return GetMessageClass(found("google.rpc.Status")), GetMessageClass(
         found("google.rpc.RetryInfo")
     )
-
-
-_Status, _RetryInfo = _messages()

@@ -174,7 +174,10 @@ class _Health:
         if reader is not None:
             for point in metric.numbers:
                 reader(self, point)
-        elif metric.name.startswith("nccl.collective.") or metric.name == names.STEP_OWN_TIME_MS:
+        elif (
+            metric.name.startswith(("nccl.collective.", names.RANK_PREFIX))
+            or metric.name == names.STEP_OWN_TIME_MS
+        ):
             self.has_measurements |= bool(metric.numbers)  # the verdict engine reads these
 
     def report(self, identity: Mapping[str, Plain]) -> NodeReport:

@@ -116,6 +116,7 @@ def identity_resource(identity: Identity, *, with_provider: bool = True) -> Reso
         names.GPU_MODEL: identity.gpu_model,
         names.PROVIDER: identity.provider if with_provider else None,
     }
+    values |= {f"{names.LABEL_PREFIX}{key}": value for key, value in identity.labels}
     return Resource(
         attributes=attributes(
             values | {key: value for key, value in optional.items() if value is not None}

@@ -12,12 +12,23 @@ from ingero.core.cost import SECONDS_PER_HOUR, loss_per_hour
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """One slow worker; `excess` and `error` are shares of its own time, `excess_s` is per step."""
+    """One slow worker, and the share of the step that the job loses while it is slow.
+
+    `loss_error` is the error of `loss`; with `at_most`, no calm steps were recorded and `loss` is
+    an upper bound. `excess` and `error` are shares of the worker's own time, `excess_s` is per
+    step. `steps` and `times` are the first and the last step in which it is slow, and Unix seconds.
+    """
 
     worker: str
     rank: int | None
     node: str | None = None
     cause: CauseClass = CauseClass.UNKNOWN
+    loss: float | None = None
+    loss_error: float | None = None
+    at_most: bool = False
+    steps: tuple[int, int] | None = None
+    times: tuple[float, float] | None = None
+    link: str | None = None
     excess: float | None = None
     error: float | None = None
     excess_s: float | None = None
@@ -48,15 +59,17 @@ class Heat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the recorded data shows; `loss_s` is per step.
+    """What the recorded data shows; `loss_s` is per step, averaged over the recording.
 
-    Without culprits and with `cause` None, nobody is slow. `shares` are published measures by name:
-    the part of the loss that is gone when the slowest workers (`m_w`) or the last stage (`m_s`) are
+    `late` are workers that come late without any loss of the job; nobody has to act. Without
+    culprits and with `cause` None, nobody is slow. `shares` are published measures by name: the
+    part of the loss that is gone when the slowest workers (`m_w`) or the last stage (`m_s`) are
     fixed.
     """
 
     source: str
     culprits: tuple[Culprit, ...] = ()
+    late: tuple[Culprit, ...] = ()
     cause: CauseClass | None = None
     not_sure: str | None = None
     evidence: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
 """What fixing ranks of a recorded job would save, by a replay at the pace of their peers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,6 @@ from ingero.core.collectives.matching import match_collectives
 from ingero.core.robust import nan_median
 
 NEEDED_SHARE = 0.08  # a suspect whose fix saves less than this is only late because of others
-NEXT_TO_NONE = 0.02  # of its own gap: no GPU is fifty times slower
 MAX_SUSPECTS = 16  # whose fix is computed one by one, the slowest first
 WHOLE_SHARE = 0.98  # of the records must be in complete collectives, or waits cannot be replayed
 
@@ -23,11 +23,21 @@ class Fixer:
     """Computes how much shorter a step is with the own time of some ranks at their peers' pace."""
 
     def __init__(self, collectives: Collectives, measured: RecordSteps, exact_ends: bool) -> None:
-        self._collectives, self._measured = collectives, measured
+        rows = _common_rows(collectives, measured)
+        collectives = collectives.take(rows)
+        self._collectives = collectives
+        self._measured = replace(
+            measured, row_step=measured.row_step[rows], row_place=measured.row_place[rows]
+        )
         self._chain = build_chain(collectives) if exact_ends and _is_whole(collectives) else None
         self._base = (
             replay_chain(self._chain, self._chain.gap_s).max(initial=0.0) if self._chain else 0.0
         )
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether the records are complete enough for a replay."""
+        return self._chain is not None
 
     def needed(self, suspects: Sequence[Suspect]) -> list[Suspect]:
         """Return the suspects without whose fix the job stays slow.
@@ -54,25 +64,14 @@ class Fixer:
     def _replayed(self, suspects: Sequence[Suspect]) -> float:
         """Replay with each gap of these ranks as long as the peers' at the same place and step."""
         assert self._chain is not None
-        workers, chosen = self._measured.workers, {s.worker for s in suspects}
+        chosen = {s.worker for s in suspects}
         gap = self._chain.gap_s.copy()
         for worker in chosen:
             rows, pace = self._pace(worker, chosen)
             gap[rows] = np.fmin(gap[rows], pace)
         end = replay_chain(self._chain, gap).max(initial=0.0)
-        steps = max(1, int(np.isfinite(workers.own_s).any(axis=0).sum()))
-        return max(0.0, float(self._base - end) / steps)
-
-    def hidden_share(self, suspect: Suspect) -> float:
-        """Return the share of a rank's gaps at which its peers have almost none.
-
-        With a slow GPU it means that peers do this work while they wait.
-        """
-        if self._chain is None:
-            return 0.0
-        rows, pace = self._pace(suspect.worker, {suspect.worker})
-        gap = np.maximum(self._chain.gap_s[rows], 0.0)
-        return float(gap[pace < NEXT_TO_NONE * gap].sum() / max(gap.sum(), 1e-9))
+        replayed = np.unique(self._measured.row_step[self._chain.rows])
+        return max(0.0, float(self._base - end) / max(1, int((replayed >= 0).sum())))
 
     def _pace(self, worker: int, without: set[int]) -> tuple[NDArray[np.intp], Floats]:
         """Return its rows of the chain, and the gaps of its peers at the same places and steps."""
@@ -113,6 +112,15 @@ class Fixer:
         known = np.isfinite(workers.own_s).any(axis=0)
         saved = np.nanmax(workers.own_s[:, known], axis=0) - np.nanmax(own[:, known], axis=0)
         return max(0.0, float(saved.mean())) if known.any() else 0.0
+
+
+def _common_rows(collectives: Collectives, measured: RecordSteps) -> NDArray[np.intp]:
+    """Return the rows of the time in which all ranks left records; rings reach back unequally."""
+    steps = measured.row_step
+    common = np.flatnonzero(np.isfinite(measured.workers.own_s).all(axis=0))
+    if not len(common) or len(common) == len(measured.workers.steps):
+        return np.arange(len(collectives))
+    return np.flatnonzero((steps >= common[0]) & (steps <= common[-1]))
 
 
 def _is_whole(collectives: Collectives) -> bool:

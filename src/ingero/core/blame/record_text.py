@@ -6,7 +6,8 @@ import numpy as np
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Culprit
-from ingero.core.blame.record_fixes import Fixer
+from ingero.core.blame.recorded.blamed import Blamed
+from ingero.core.blame.recorded.uneven import LastArrivers
 from ingero.core.blame.recorded_job import RecordedJob, unexplained_wait
 from ingero.core.blame.suspects import Suspect
 from ingero.core.blame.transfer import SlowLink
@@ -14,40 +15,65 @@ from ingero.core.robust import nan_median
 
 LOSS_FLOOR = 0.03  # of a step: a smaller loss is not a cause
 DATA_FLOOR = 0.05  # of a step lost to whoever is slowest in it, to call uneven data the cause
-OVERLAP_SHARE = 0.1  # of a slow GPU's gaps at which its peers have none
 MOST_LISTED = 16
 
 
 def describe_evidence(
-    job: RecordedJob, suspects: Sequence[Suspect], links: Sequence[SlowLink], stages_s: float
+    job: RecordedJob, blamed: Sequence[Blamed], links: Sequence[SlowLink], stages_s: float
 ) -> list[str]:
     """Return what the records show, as one sentence each."""
-    findings = job.findings
-    lines = [line for suspect in suspects for line in _suspect_lines(job, suspect)]
-    lines += _other_ranks(job, {s.worker for s in suspects})
+    lines = [line for each in blamed for line in _blamed_lines(job, each)]
+    lines += _other_ranks(job, {each.worker for each in blamed})
     lines += [link.describe(job.collectives.recorders) for link in links[:2]]
     if stages_s > LOSS_FLOOR * job.step_s:
         lines.append(
             f"the slowest role takes {stages_s * 1e3:.2f} ms more than the mean of the roles"
         )
-    if not suspects and findings.rotating_loss >= DATA_FLOOR:
+    if not blamed and job.exact_ends and job.last.added >= DATA_FLOOR:
+        lines.append(_last_line(job.last, job.step_s))
+    elif not blamed and not job.exact_ends and job.findings.rotating_loss >= DATA_FLOOR:
         lines.append(
             "the slowest rank changes from step to step and costs "
-            f"{findings.rotating_loss:.1%} of the step"
+            f"{job.findings.rotating_loss:.1%} of the step"
         )
     return lines
 
 
-def _suspect_lines(job: RecordedJob, suspect: Suspect) -> list[str]:
-    own_ms = np.nanmedian(job.measured.workers.own_s[suspect.worker]) * 1e3
-    inside_ms = nan_median(job.measured.waiting_s, 1) * 1e3
-    others_ms = np.nanmedian(np.delete(inside_ms, suspect.worker))
-    return [
-        f"{job.name(suspect.worker)}: own time {own_ms:.2f} ms a step, "
-        f"{suspect.excess:+.1%} ±{suspect.error:.1%} over {suspect.peers} peers",
-        f"time inside collectives a step: {inside_ms[suspect.worker]:.2f} ms here, "
-        f"{others_ms:.2f} ms at the others, who wait",
-    ]
+def _last_line(last: LastArrivers, step_s: float) -> str:
+    return (
+        f"whoever comes last adds {last.added * step_s * 1e3:.2f} ms a step ({last.added:.1%}); "
+        f"{last.launched:.0%} of that is launched late by the host"
+    )
+
+
+def _blamed_lines(job: RecordedJob, each: Blamed) -> list[str]:
+    suspect, name = each.spell.suspect, job.name(each.worker)
+    inside = each.spell.columns(len(job.measured.workers.steps))
+    own_ms = np.nanmedian(job.measured.workers.own_s[each.worker, inside]) * 1e3
+    lines = []
+    if each.loss.calm_s is not None:
+        lines.append(
+            f"{name}: a step takes {each.loss.slow_s * 1e3:.2f} ms while it is slow, and "
+            f"{each.loss.calm_s * 1e3:.2f} ms in calm steps of this recording"
+        )
+    if job.lateness is not None:
+        lines.append(
+            f"{name}: its GPU starts {each.gpu_s * 1e3:.2f} ms after the others where that matters "
+            f"most, its host enqueues {each.host_s * 1e3:+.2f} ms against theirs; "
+            f"it adds {each.charge_s * 1e3:.2f} ms a step"
+        )
+    else:
+        lines.append(
+            f"{name}: own time {own_ms:.2f} ms a step, "
+            f"{suspect.excess:+.1%} ±{suspect.error:.1%} over {suspect.peers} peers"
+        )
+    inside_ms = nan_median(job.measured.waiting_s[:, inside], 1) * 1e3
+    others_ms = np.nanmedian(np.delete(inside_ms, each.worker))
+    lines.append(
+        f"time inside collectives a step: {inside_ms[each.worker]:.2f} ms here, "
+        f"{others_ms:.2f} ms at the others, who wait"
+    )
+    return lines
 
 
 def _other_ranks(job: RecordedJob, named: set[int]) -> list[str]:
@@ -109,13 +135,7 @@ def describe_doubt(
     return None
 
 
-def describe_notes(
-    job: RecordedJob,
-    repeated: int,
-    fixer: Fixer,
-    suspects: Sequence[Suspect],
-    culprits: Sequence[Culprit],
-) -> list[str]:
+def describe_notes(job: RecordedJob, repeated: int) -> list[str]:
     """Return what a reader must know about the records; `repeated` ones were dropped."""
     missing, notes = job.missing_ranks(), []
     if missing:
@@ -124,11 +144,4 @@ def describe_notes(
         notes.append(f"partial set: {present} of {job.world} ranks; missing {shown}")
     if repeated:
         notes.append(f"{repeated} records are repeated, in one file or several, and count once")
-    # Only a rank whose peers have no GPU work between two collectives shows overlap clearly.
-    slow = [s for s, c in zip(suspects, culprits, strict=False) if c.cause is CauseClass.COMPUTE]
-    if any(fixer.hidden_share(suspect) > OVERLAP_SHARE for suspect in slow):
-        notes.append(
-            "collectives overlap compute: peers work while they wait, "
-            "so the loss is less than excess and price say"
-        )
     return notes

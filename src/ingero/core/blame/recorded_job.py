@@ -9,6 +9,9 @@ from ingero.contract.collective import encode_comm
 from ingero.core.blame.answer import Heat
 from ingero.core.blame.record_fixes import pace_of
 from ingero.core.blame.record_steps import RecordSteps
+from ingero.core.blame.recorded.lateness import Lateness, as_own_time
+from ingero.core.blame.recorded.spells import Spell
+from ingero.core.blame.recorded.uneven import LastArrivers
 from ingero.core.blame.suspects import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, WorkerSteps
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.matching import match_collectives
@@ -18,11 +21,17 @@ MOST_LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """`exact_ends` says that end times are the GPU's; `labels` names communicators."""
+    """`exact_ends` says that end times are the GPU's; `labels` names communicators.
+
+    `lateness` is None where ranks meet in communicators with different members.
+    """
 
     collectives: Collectives
     measured: RecordSteps
     findings: Findings
+    spells: tuple[Spell, ...]
+    lateness: Lateness | None
+    last: LastArrivers
     step_s: float
     world: int
     exact_ends: bool
@@ -43,14 +52,22 @@ class RecordedJob:
             return f"rank {recorder.global_rank}"
         return recorder.node or f"recorder {worker}"
 
+    def times(self, begin: int, end: int) -> tuple[float, float]:
+        """Return the Unix seconds at which the steps from `begin` to `end` began and ended."""
+        rows = self.measured.row_step
+        ends = self.collectives.end_ns[(rows >= begin) & (rows < end)]
+        return float(ends.min()) / 1e9, float(ends.max()) / 1e9
+
     def missing_ranks(self) -> list[int]:
         """Return the ranks of the job that left no records."""
         known = {r.global_rank for r in self.collectives.recorders if r.global_rank is not None}
         return sorted(set(range(self.world)) - known) if known else []
 
     def heat(self) -> Heat:
-        """Return own times relative to the pace of their role."""
+        """Return own times relative to the pace of their role, or lateness on top of a step."""
         workers = self.measured.workers
+        if self.lateness is not None:
+            workers = as_own_time(self.lateness, workers)
         rows = tuple(self.name(w) for w in range(len(workers.own_s)))
         ratio = np.empty_like(workers.own_s)
         for code in np.unique(workers.cohort):

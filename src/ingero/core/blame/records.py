@@ -1,6 +1,7 @@
 """Blame of recorded collectives: who is slow, why, and what it costs.
 
-Own time names the rank, idle time distinguishes host from GPU, and a replay gives the cost.
+Lateness or own time names the rank, the enqueue distinguishes host from GPU, and calm steps of the
+same recording give the cost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,6 @@ import numpy as np
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit, Fix
-from ingero.core.blame.host_or_gpu import classify
 from ingero.core.blame.record_fixes import Fixer
 from ingero.core.blame.record_steps import measure_steps
 from ingero.core.blame.record_text import (
@@ -20,15 +20,21 @@ from ingero.core.blame.record_text import (
     describe_evidence,
     describe_notes,
 )
+from ingero.core.blame.recorded.blamed import Blamed, find_blamed, total_loss
+from ingero.core.blame.recorded.lateness import as_own_time, measure_lateness
+from ingero.core.blame.recorded.spells import find_spells
+from ingero.core.blame.recorded.uneven import measure_last
 from ingero.core.blame.recorded_job import RecordedJob, mean_period, structural_loss
-from ingero.core.blame.suspects import Suspect, judge
+from ingero.core.blame.suspects import Suspect
 from ingero.core.blame.transfer import SlowLink, find_slow_links
+from ingero.core.collectives.arrivals import measure_arrivals
 from ingero.core.collectives.columns import Collectives, distinct
 from ingero.core.collectives.lag import measure_lag
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.point_to_point import number_point_to_point
 
 EVEN = 0.6  # how evenly the slowest place must rotate to mean uneven data, 1 being perfectly
+STAGE_FLOOR = 0.1  # of the step: gaps between transfers show the work of a stage only roughly
 COMM_MASK = 0xFFFFFFFFFFFFFFFF
 FIX_NAMES: Final = {
     CauseClass.NETWORK: "link as fast as the others",
@@ -60,8 +66,21 @@ def blame_records(
     step_s = mean_period(workers) if workers.own_s.size else 0.0
     if not step_s or present < 2:  # the length is also 0 where all times are the same
         return _too_little(source, present, world, len(workers.steps))
+    arrivals = measure_arrivals(collectives, match_collectives(collectives))
+    lateness = measure_lateness(collectives, measured, arrivals) if exact_ends else None
+    findings, spells = find_spells(workers if lateness is None else as_own_time(lateness, workers))
+    last = measure_last(collectives, measured, arrivals, step_s)
     job = RecordedJob(
-        collectives, measured, judge(workers), step_s, world, exact_ends, labels or {}
+        collectives,
+        measured,
+        findings,
+        spells,
+        lateness,
+        last,
+        step_s,
+        world,
+        exact_ends,
+        labels or {},
     )
     return _answer(job, source, given - len(collectives))
 
@@ -69,34 +88,45 @@ def blame_records(
 def _answer(job: RecordedJob, source: str, repeated: int) -> Answer:
     workers = job.measured.workers
     steps = len(workers.steps)
-    fixer = Fixer(job.collectives, job.measured, job.exact_ends)
-    needed = fixer.needed(job.findings.suspects)
-    suspects = sorted(needed, key=lambda suspect: -_loss_of(suspect, steps))
-    culprits = tuple(_culprit(job, suspect) for suspect in suspects)
-    saved_s = fixer.saved(suspects)
+    fixer = Fixer(job.collectives, job.measured, job.exact_ends and job.lateness is None)
+    found = find_blamed(job, fixer)
+    late = [each for each in found if each.loss.costs_nothing]
+    blamed = [each for each in found if not each.loss.costs_nothing]
+    culprits = tuple(_culprit(job, each) for each in blamed)
+    saved_s = _saved(job, fixer, blamed)
     links: list[SlowLink] = []
     if not culprits:
         links = find_slow_links(job.collectives, job.measured.row_step, steps, job.step_s)
-    stages_s = structural_loss(workers, {s.worker for s in suspects})
+    stages_s = structural_loss(workers, {each.worker for each in found})
     cause, loss_s = _cause(job, culprits, links, saved_s, stages_s)
     if cause is CauseClass.NETWORK:
         culprits = tuple(_link_culprits(job, links))
     blamed_links = links if cause is CauseClass.NETWORK else []
+    suspects = [each.spell.suspect for each in blamed]
     return Answer(
         source=source,
         culprits=culprits,
+        late=tuple(_culprit(job, each) for each in late),
         cause=cause,
         not_sure=describe_doubt(job, suspects, culprits, blamed_links),
-        evidence=tuple(describe_evidence(job, suspects, links, stages_s)),
-        notes=tuple(describe_notes(job, repeated, fixer, suspects, culprits)),
+        evidence=tuple(describe_evidence(job, blamed, links, stages_s)),
+        notes=tuple(describe_notes(job, repeated)),
         step_time_s=job.step_s,
         ideal_step_time_s=job.step_s - loss_s,
         loss_s=loss_s,
         gpus=job.world,
         steps=steps,
-        fixes=_fixes(job, fixer, suspects, saved_s, cause, loss_s),
+        fixes=_fixes(job, blamed, saved_s, cause, loss_s),
         heat=job.heat(),
     )
+
+
+def _saved(job: RecordedJob, fixer: Fixer, blamed: Sequence[Blamed]) -> float:
+    """Return the seconds per recorded step that the job would not lose without these ranks."""
+    steps = len(job.measured.workers.steps)
+    if any(each.loss.calm_s is not None for each in blamed) or job.lateness is not None:
+        return min(total_loss(blamed, steps), job.step_s)
+    return fixer.saved([each.spell.suspect for each in blamed])
 
 
 def _too_little(source: str, present: int, world: int, steps: int) -> Answer:
@@ -111,15 +141,15 @@ def _too_little(source: str, present: int, world: int, steps: int) -> Answer:
 
 def _fixes(
     job: RecordedJob,
-    fixer: Fixer,
-    suspects: Sequence[Suspect],
+    blamed: Sequence[Blamed],
     saved_s: float,
     cause: CauseClass | None,
     loss_s: float,
 ) -> tuple[Fix, ...]:
-    """Return what each fix would save, the largest saving first."""
-    saved = [(job.name(s.worker), fixer.saved([s])) for s in suspects]
-    if len(suspects) > 1:
+    """Return what each fix would save per recorded step, the largest saving first."""
+    steps = len(job.measured.workers.steps)
+    saved = [(job.name(each.worker), total_loss([each], steps)) for each in blamed]
+    if len(blamed) > 1:
         saved.append(("all of them", saved_s))
     if cause in FIX_NAMES:
         saved.append((FIX_NAMES[cause], loss_s))
@@ -127,34 +157,35 @@ def _fixes(
     return tuple(sorted(fixes, key=lambda fix: -fix.saved_s))
 
 
-def _loss_of(suspect: Suspect, steps: int) -> float:
-    """Return the seconds lost per step on average; a stall counts only in its own steps."""
-    return suspect.excess_s * (len(suspect.stalls) / max(1, steps) if suspect.stalls else 1.0)
-
-
-def _culprit(job: RecordedJob, suspect: Suspect) -> Culprit:
+def _culprit(job: RecordedJob, each: Blamed) -> Culprit:
+    suspect, spell, numbers = each.spell.suspect, each.spell, job.measured.workers.steps
     recorder = job.collectives.recorders[job.measured.ranks[suspect.worker]]
-    cause = classify(job.collectives, job.measured, suspect, job.exact_ends)
     if suspect.stall_period:
         often = f"every {suspect.stall_period} steps"
     elif suspect.stalls:
         often = f"in {len(suspect.stalls)} steps"
     else:
         often = f"in {suspect.named_share:.0%} of the steps"
+    over = "own time over" if job.lateness is None else "later than"
     return Culprit(
         worker=job.name(suspect.worker),
         rank=recorder.global_rank,
         node=recorder.node,
-        cause=cause,
+        cause=each.cause,
+        loss=each.loss.share,
+        loss_error=each.loss.error,
+        at_most=each.loss.calm_s is None,
+        steps=(numbers[spell.begin], numbers[spell.end - 1]),
+        times=job.times(spell.begin, spell.end),
         excess=suspect.excess,
         error=suspect.error,
         excess_s=suspect.excess_s,
         confidence=suspect.confidence,
         period=suspect.stall_period,
         collective=_awaited_collective(job, suspect),
-        detail=f"own time over {suspect.peers} peers {often}{CAUSE_DETAIL.get(cause, '')}",
+        detail=f"{over} {suspect.peers} peers {often}{CAUSE_DETAIL.get(each.cause, '')}",
         next_step=NEXT_STEPS.get(
-            cause,
+            each.cause,
             "record with the NCCL plugin to distinguish host from GPU (`ingero run --print-env`)",
         ),
     )
@@ -185,9 +216,11 @@ def _cause(
         return culprits[0].cause, saved_s
     findings = job.findings
     data_s = findings.rotating_loss * job.step_s if findings.rotation >= EVEN else 0.0
+    if job.exact_ends:
+        data_s = job.last.added * job.step_s if data_s and job.last.is_uneven else 0.0
     options = [
         (CauseClass.NETWORK, _links_loss(links), LOSS_FLOOR),
-        (CauseClass.STRUCTURAL, stages_s, LOSS_FLOOR),
+        (CauseClass.STRUCTURAL, stages_s, STAGE_FLOOR),
         (CauseClass.DATA_IMBALANCE, data_s, DATA_FLOOR),
     ]
     likely = [

@@ -213,12 +213,14 @@ def _structure_and_data(job: _Job, suspects: list[Suspect]) -> tuple[float, floa
         stage_means = []
         for stage in range(trace.stages):
             rows = trace.nodes_where(frozenset({optype}), stage)
+            if not len(rows):
+                continue
             healthy = np.flatnonzero(keep[:, stage])
             pool = base[np.ix_(rows, healthy if len(healthy) else np.arange(trace.replicas))]
             for replica in np.flatnonzero(~keep[:, stage]):
                 base[rows, replica] = np.median(pool, axis=1)
             stage_means.append((rows, float(pool.mean())))
-        overall = float(np.mean([mean for _, mean in stage_means]))
+        overall = float(np.mean([mean for _, mean in stage_means])) if stage_means else 0.0
         for rows, mean in stage_means:
             level[rows] = base[rows] * (overall / mean if mean else 1.0)
             equal[rows] = mean

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.core.periods import stall_period
 from ingero.core.robust import MAD_TO_SIGMA, nan_median
 
 Floats = NDArray[np.float64]
@@ -214,16 +215,6 @@ def _stalling(stalls: NDArray[np.bool_], over: NDArray[np.bool_]) -> NDArray[np.
     )
     result: NDArray[np.bool_] = (counts >= MIN_STALLS) & (counts >= 3 * typical + MIN_STALLS)
     return result
-
-
-def stall_period(steps: Sequence[int]) -> int | None:
-    """Return the steps from one stall to the next, or None where these are irregular."""
-    gaps = np.diff(np.asarray(steps))
-    if len(gaps) < 2:
-        return None
-    middle = float(np.median(gaps))
-    regular = float(np.mean(np.abs(gaps - middle) <= max(1.0, 0.1 * middle)))
-    return round(middle) if middle > 1 and regular >= 0.6 else None
 
 
 def _suspect(

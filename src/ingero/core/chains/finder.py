@@ -18,7 +18,7 @@ from ingero.contract.events import (
 from ingero.core.chains import rules
 from ingero.core.chains.evidence import EvidenceWindow, Process, SystemSample, contended, gather
 from ingero.core.chains.graphs import GraphWatch
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.chains.throughput import ThroughputWatch, drop_chain, is_watched
 from ingero.core.recording.event_columns import EventColumns
 from ingero.core.recording.latency import OpSummary

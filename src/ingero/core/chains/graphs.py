@@ -10,7 +10,7 @@ from ingero.contract.chain import Chain, Severity, TimelineEntry
 from ingero.contract.events import Layer, Source
 from ingero.core.chains import recommendations
 from ingero.core.chains.evidence import contended
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.recording.event_columns import EventColumns, concatenate
 
 BEGIN_CAPTURE, END_CAPTURE, INSTANTIATE, LAUNCH, DESTROY = 1, 2, 3, 4, 7

@@ -1,21 +1,11 @@
-"""Recommendations for each cause, with commands that a person can paste."""
+"""Recommendations for each cause, with commands that a person can paste.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+A command that changes something says what it changes and how to undo it.
+"""
 
+from collections.abc import Sequence
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The facts that recommendations name: number of cores and names of processes."""
-
-    cpus: int = 0
-    names: Mapping[int, str] = field(default_factory=dict)
-
-    def describe(self, pid: int) -> str:
-        """Return `rsync (pid 812)`, or `pid 812` if the name is unknown."""
-        name = self.names.get(pid)
-        return f"{name} (pid {pid})" if name else f"pid {pid}"
-
+from ingero.core.chains.neighbours import Host
 
 BUSY_CPU = (
     "Find who uses the CPU and move it away from the job: "
@@ -81,28 +71,72 @@ GRAPH_WARM_UP = (
 def pin(pid: int, host: Host) -> str:
     """Recommend cores of its own for the job."""
     cores = {0: "CORES", 1: "0", 2: "1"}.get(host.cpus, f"1-{host.cpus - 1}")
-    return f"Give the process cores of its own: taskset -acp {cores} {pid or 'PID'}"
-
-
-def lower_priority(preemptors: Sequence[int], host: Host) -> str:
-    """Recommend a lower priority for the processes that took the CPU."""
-    if not preemptors:
-        return "Lower the priority of background jobs: renice -n 19 -p PID"
-    who = ", ".join(host.describe(pid) for pid in preemptors)
+    all_cores = f"0-{host.cpus - 1}" if host.cpus else "ALL"
+    who = pid or "PID"
     return (
-        f"Lower the priority of {who}: renice -n 19 -p {' '.join(str(pid) for pid in preemptors)}"
+        f"Give the process cores of its own: taskset -acp {cores} {who} "
+        f"(moves its threads at once; undo: taskset -acp {all_cores} {who})"
     )
 
 
-def lower_disk_priority(pid: int, host: Host) -> str:
+def lower_priority(preemptors: Sequence[int], host: Host, job: int = 0) -> str:
+    """Recommend a lower priority for the processes that took the CPU."""
+    if not preemptors:
+        return (
+            "Lower the priority of background jobs: renice -n 19 -p PID "
+            "(they get the CPU last; undo: renice -n 0 -p PID)"
+        )
+    may_change = [pid for pid in preemptors if host.may_change(pid)]
+    if not may_change:
+        who = ", ".join(host.describe(pid) for pid in preemptors)
+        return f"Leave {who} as it is: it belongs to the system, and the job needs other cores"
+    return "; ".join(
+        _less_cpu(group, pids, host, job) for group, pids in host.groups_of(may_change, job)
+    )
+
+
+def _less_cpu(group: str, pids: Sequence[int], host: Host, job: int) -> str:
+    who = ", ".join(host.describe_for(pid, job) for pid in pids)
+    unit = host.neighbour(pids[0]).unit
+    if group and unit:
+        change = f"systemctl set-property --runtime {unit} CPUWeight="
+        return (
+            f"Give {unit} ({who}) less of the CPU: {change}10 "
+            f"(until the next start of the machine; undo: {change}100)"
+        )
+    if group:
+        file = f"/sys/fs/cgroup{group}/cpu.weight"
+        return (
+            f"Give the container of {who} less of the CPU: echo 10 > {file} "
+            f"(until it restarts; undo: echo 100 > {file})"
+        )
+    numbers = " ".join(str(pid) for pid in pids)
+    return (
+        f"Lower the priority of {who}: renice -n 19 -p {numbers} "
+        f"(it gets the CPU last; undo: renice -n 0 -p {numbers})"
+    )
+
+
+def lower_disk_priority(pid: int, host: Host, job: int = 0) -> str:
     """Recommend a lower disk priority for another process."""
-    return f"Let the disk traffic of {host.describe(pid)} wait: ionice -c 3 -p {pid}"
+    if not host.may_change(pid):
+        return (
+            f"The traffic of {host.describe(pid)} is written for others; find out for whom: "
+            "iotop -oPa"
+        )
+    return (
+        f"Let the disk traffic of {host.describe_for(pid, job)} wait: ionice -c 3 -p {pid} "
+        f"(it gets the disk when nobody else needs it; undo: ionice -c 2 -n 4 -p {pid})"
+    )
 
 
 def limit_neighbour(host: Host, preemptors: Sequence[int]) -> str:
     """Recommend a CPU limit for the container that takes the job's CPU."""
-    who = f" ({', '.join(host.describe(pid) for pid in preemptors)})" if preemptors else ""
+    may_change = [pid for pid in preemptors if host.may_change(pid)]
+    who = f" ({', '.join(host.describe(pid) for pid in may_change)})" if may_change else ""
+    groups = [group for group, _ in host.groups_of(may_change, 0) if group]
+    file = f"/sys/fs/cgroup{groups[0] if groups else '/GROUP'}/cpu.max"
     return (
-        f"Find the container that uses the CPU{who} and cap it: "
-        "echo '100000 100000' > /sys/fs/cgroup/GROUP/cpu.max"
+        f"Find the container that uses the CPU{who} and limit it to one core: "
+        f"echo '100000 100000' > {file} (until it restarts; undo: echo max > {file})"
     )

@@ -9,7 +9,7 @@ from ingero.contract.chain import Chain
 from ingero.contract.events import Source
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.finder import ChainFinder, weight
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.chains.rules import TRAINING_WINDOW_NS
 from ingero.core.recording.event_columns import EventColumns
 from ingero.core.recording.latency import TraceStats

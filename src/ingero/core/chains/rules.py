@@ -12,8 +12,8 @@ from ingero.contract.chain import Chain, Severity, TimelineEntry
 from ingero.contract.events import GPU_SOURCES, Layer, Source, op_name
 from ingero.core.chains import recommendations
 from ingero.core.chains.evidence import BlockIo, Evidence, SystemSample
-from ingero.core.chains.recommendations import Host
-from ingero.core.durations import exact_duration, rounded_to
+from ingero.core.chains.neighbours import Host
+from ingero.core.durations import readable_duration
 from ingero.core.recording.latency import OpSummary
 
 TRAINING_WINDOW_NS = 10_000_000_000
@@ -75,7 +75,7 @@ def tail_chain(op: OpSummary, evidence: Evidence, host: Host) -> Chain | None:
             if "memory pressure" in draft.causes
             else recommendations.BUSY_CPU
         )
-    name, p99, p50 = op_name(*op.key), exact_duration(op.p99_ns), exact_duration(op.p50_ns)
+    name, p99, p50 = op_name(*op.key), readable_duration(op.p99_ns), readable_duration(op.p50_ns)
     causes = " + ".join(draft.causes)
     layer = Layer.CUDA if op.key[0] == Source.CUDA else Layer.DRIVER
     symptom = TimelineEntry(
@@ -123,7 +123,7 @@ def _add_system(draft: _Draft, system: SystemSample) -> None:
 
 def _add_cpu(draft: _Draft, evidence: Evidence, pid: int, host: Host) -> None:
     if evidence.switches >= MIN_SWITCHES:
-        off_cpu = exact_duration(rounded_to(evidence.off_cpu_ns, MS))
+        off_cpu = readable_duration(evidence.off_cpu_ns)
         detail = f"{evidence.switches} context switches ({off_cpu} off-CPU)"
         if evidence.preemptors:
             detail += ", CPU taken by " + ", ".join(
@@ -135,7 +135,7 @@ def _add_cpu(draft: _Draft, evidence: Evidence, pid: int, host: Host) -> None:
             cause,
             entry,
             recommendations.pin(pid, host),
-            recommendations.lower_priority(evidence.preemptors, host),
+            recommendations.lower_priority(evidence.preemptors, host, pid),
         )
     if evidence.page_bytes > MANY_PAGES_BYTES:
         entry = TimelineEntry(
@@ -164,7 +164,7 @@ def _add_disk(draft: _Draft, evidence: Evidence, op: OpSummary, host: Host) -> N
         else recommendations.MIXED_IO
     )
     if not own:
-        advice.append(recommendations.lower_disk_priority(io.busiest_pid, host))
+        advice.append(recommendations.lower_disk_priority(io.busiest_pid, host, op.pid))
     entry = TimelineEntry(Layer.IO, "block_io", _io_detail(io), io.total_ns // 1000)
     cause = "heavy block I/O" if own else f"heavy block I/O by {host.describe(io.busiest_pid)}"
     draft.add(cause, entry, *advice, is_high=io.peak_ns > 50 * MS or io.total_ns > 2 * LONG_IO_NS)
@@ -173,8 +173,8 @@ def _add_disk(draft: _Draft, evidence: Evidence, op: OpSummary, host: Host) -> N
 
 def _io_detail(io: BlockIo) -> str:
     total, peak = (
-        exact_duration(rounded_to(io.total_ns, MS)),
-        exact_duration(rounded_to(io.peak_ns, 1000)),
+        readable_duration(io.total_ns),
+        readable_duration(io.peak_ns),
     )
     return (
         f"{io.count} I/O ops ({io.reads} reads, {io.writes} writes), {total} total, "
@@ -183,7 +183,7 @@ def _io_detail(io: BlockIo) -> str:
 
 
 def _io_remark(io: BlockIo) -> str:
-    peak = exact_duration(rounded_to(io.peak_ns, 1000))
+    peak = readable_duration(io.peak_ns)
     kind = (
         "a spinning or network disk"
         if io.peak_ns > 20 * MS
@@ -220,7 +220,7 @@ def _add_network(draft: _Draft, evidence: Evidence) -> None:
 
 
 def _explain_tail(name: str, op: OpSummary, draft: _Draft, evidence: Evidence) -> str:
-    p99, p50 = exact_duration(op.p99_ns), exact_duration(op.p50_ns)
+    p99, p50 = readable_duration(op.p99_ns), readable_duration(op.p50_ns)
     parts = [
         f"{name} usually takes {p50}; its slowest percent takes {p99}, "
         f"{op.tail_ratio:.1f} times as long."
@@ -294,7 +294,7 @@ def neighbour_chain(
 ) -> Chain:
     """Return the chain for a container that waits far longer for the CPU than its neighbours."""
     severity = Severity.HIGH if ratio > 5 else Severity.MEDIUM
-    p99 = exact_duration(rounded_to(p99_ns, 1000))
+    p99 = readable_duration(p99_ns)
     plural = "s" if peers > 1 else ""
     detail = f"off-CPU p99 {p99}, {ratio:.1f}x the median of {peers} other container{plural}"
     return Chain(

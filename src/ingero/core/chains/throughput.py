@@ -7,9 +7,9 @@ from ingero.contract.chain import Chain, Severity, TimelineEntry
 from ingero.contract.events import GPU_SOURCES, Layer, Source, op_name
 from ingero.core.chains import recommendations
 from ingero.core.chains.evidence import Evidence
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.chains.rules import MIN_SWITCHES
-from ingero.core.durations import exact_duration, rounded_to
+from ingero.core.durations import readable_duration
 from ingero.core.recording.latency import MAX_KEYS, OpSummary, StatKey
 
 MIN_SNAPSHOTS = 5
@@ -96,7 +96,7 @@ def drop_chain(op: OpSummary, drop: Drop, evidence: Evidence, host: Host) -> Cha
         summary=f"{name} {text} — {joined}",
         root_cause=joined,
         explanation=f"{name} {text} ({rates}) while single calls stayed fast "
-        f"(p50={exact_duration(op.p50_ns)}, p99={exact_duration(op.p99_ns)}): "
+        f"(p50={readable_duration(op.p50_ns)}, p99={readable_duration(op.p99_ns)}): "
         f"the host does not issue work fast enough. Meanwhile: {', '.join(causes)}.",
         recommendations=tuple(advice),
         cuda_op=name,
@@ -112,7 +112,7 @@ def _drop_causes(
     timeline: list[TimelineEntry] = []
     advice: list[str] = []
     if evidence.switches >= MIN_SWITCHES:
-        off_cpu = exact_duration(rounded_to(evidence.off_cpu_ns, 1_000_000))
+        off_cpu = readable_duration(evidence.off_cpu_ns)
         causes.append(f"{evidence.switches} sched_switch events")
         detail = f"{evidence.switches} context switches ({off_cpu} off-CPU)"
         timeline.append(
@@ -120,11 +120,11 @@ def _drop_causes(
         )
         advice += [
             recommendations.pin(op.pid, host),
-            recommendations.lower_priority(evidence.preemptors, host),
+            recommendations.lower_priority(evidence.preemptors, host, op.pid),
         ]
     io = evidence.io if evidence.io.count >= MANY_IO else evidence.other_io
     if io.count >= MANY_IO:
-        total = exact_duration(rounded_to(io.total_ns, 1_000_000))
+        total = readable_duration(io.total_ns)
         whose = "" if io is evidence.io else f" by {host.describe(io.busiest_pid)}"
         causes.append(f"{io.count} block I/O operations{whose}")
         timeline.append(

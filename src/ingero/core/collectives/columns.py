@@ -1,7 +1,8 @@
 """Collective records as columns: one numpy array per field instead of one object per record.
 
 Unknown integers are `UNKNOWN` (-1); names are codes into small tables. `who` is the recorder (job,
-node, global rank) that wrote the row; `rank` is the rank within the communicator.
+node, global rank) that wrote the row; `rank` is the rank within the communicator. `step` and
+`place` are known where a sender numbered the steps of its rank.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -47,6 +48,8 @@ class Collectives:
     gpu_duration_ns: Ints
     stream: Ints
     source: NDArray[np.int8]
+    step: Ints
+    place: NDArray[np.int32]
     ops: tuple[str, ...]
     recorders: tuple[Recorder, ...]
 
@@ -88,6 +91,7 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "who": np.int32, "comm": np.uint64, "seq": np.int64, "op": np.int16, "rank": np.int32,
     "nranks": np.int32, "peer": np.int32, "size_bytes": np.int64, "start_ns": np.int64,
     "end_ns": np.int64, "gpu_duration_ns": np.int64, "stream": np.int64, "source": np.int8,
+    "step": np.int64, "place": np.int32,
 }  # fmt: skip
 
 
@@ -110,6 +114,8 @@ def from_records(records: Iterable[CollectiveRecord]) -> Collectives:
         "gpu_duration_ns": [_or_unknown(row.gpu_duration_ns) for row in rows],
         "stream": [_or_unknown(row.stream) for row in rows],
         "source": [SOURCES.index(row.source) for row in rows],
+        "step": [_or_unknown(row.step) for row in rows],
+        "place": [_or_unknown(row.place) for row in rows],
     }
     return from_columns(columns, tuple(ops), tuple(recorders))
 

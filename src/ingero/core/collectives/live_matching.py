@@ -13,11 +13,13 @@ from ingero.core.collectives.matching import Groups, MatchPolicy, count_ranks, m
 class Matched:
     """Records of finished collectives: all ranks reported, or the time to wait is over.
 
-    `groups` are dense group codes.
+    `groups` are dense group codes. `awaited` are the records of collectives that are not finished;
+    they have the same tables.
     """
 
     collectives: Collectives
     groups: Groups
+    awaited: Collectives
 
 
 class CollectiveMatcher:
@@ -66,9 +68,10 @@ class CollectiveMatcher:
             over[oldest] = True
             self.evicted_groups += surplus
         done = over[groups]
-        self._parts, self._arrived = [pending.take(~done)], [arrived[~done]]
+        awaited = pending.take(~done)
+        self._parts, self._arrived = [awaited], [arrived[~done]]
         codes = np.cumsum(over) - 1
-        return Matched(pending.take(done), codes[groups[done]])
+        return Matched(pending.take(done), codes[groups[done]], awaited)
 
     def __len__(self) -> int:
         return sum(len(part) for part in self._parts)

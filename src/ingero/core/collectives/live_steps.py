@@ -1,25 +1,23 @@
-"""Live steps: own time per step, from the collectives of one rank as they arrive.
+"""Live steps: the steps of one rank, with own time and rows, from its collectives as they arrive.
 
-A step is one repetition of the pattern of collectives. It ends with the rarest collective of the
-pattern, for example the gradient all-reduce. All members of the communicator share the sequence
-number of that collective, so all ranks number the step alike.
+`step_pattern` says what a step is. The number of a step is the sequence number of its anchor,
+divided by the collectives that every step has on the communicator of the anchor. All members of the
+communicator therefore number it alike, whenever their agents started and whatever records were
+lost. Numbers grow from step to step; collectives that are not part of the pattern make them skip
+one now and then, on all ranks alike.
 """
 
-from collections import Counter, deque
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints
-from ingero.core.collectives.own_time import find_cycle
+from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints, Mask, concat
+from ingero.core.collectives.step_pattern import LIGHT_BYTES, StepCut, cut_steps
+from ingero.core.collectives.step_search import StepSearch
 
-WATCHED = 1024  # collectives in which the pattern is searched
-LEARN_AFTER = 48
 SET_BACK_NS = 100_000_000  # a batch that ends this much earlier: the clock was set back
-MAX_SIGNATURES = 4096  # kinds of collectives kept; beyond that, learning starts again
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-Signature = tuple[int, str, int]  # communicator, operation, bytes
+MAX_HELD = 16_384  # collectives of unfinished steps; the ring of the plugin holds as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,8 @@ class StepTimes:
     """Own time of finished steps as columns; `step` is -1 without a sequence number.
 
     `idle_s` is the part before the next collective was enqueued, `span_s` the wall time of the step
-    and `end_ns` its end on the host's clock. Unknown seconds are NaN.
+    and `end_ns` its end on the host's clock. Unknown seconds are NaN. `follows` tells that no step
+    is missing between this one and the one before.
     """
 
     step: Ints
@@ -35,6 +34,7 @@ class StepTimes:
     idle_s: Floats
     span_s: Floats
     end_ns: Ints
+    follows: Mask
 
     def __len__(self) -> int:
         return len(self.step)
@@ -44,147 +44,161 @@ class StepTimes:
         return StepTimes(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-NO_STEPS = StepTimes(
-    np.empty(0, np.int64), np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64)
-)
+_NONE = np.empty(0, np.int64)
+NO_STEPS = StepTimes(_NONE, np.empty(0), np.empty(0), np.empty(0), _NONE, np.empty(0, bool))
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedSteps:
+    """Finished steps, and the collectives that they consist of.
+
+    `row` counts all collectives that were taken, from 0; `step` and `place` are the number of the
+    step and the place of that collective in it.
+    """
+
+    times: StepTimes
+    row: Ints
+    step: Ints
+    place: Ints
+
+
+NOTHING_FINISHED = FinishedSteps(NO_STEPS, _NONE, _NONE, _NONE)
 
 
 class LiveSteps:
-    """The step under way of one rank.
+    """The steps of one rank; `broken` counts steps of which collectives are missing.
 
     Records of a batch may be in any order; batches must not overlap.
     """
 
     def __init__(self) -> None:
-        self._codes: dict[Signature, int] = {}
-        self._seen: deque[tuple[int, int]] = deque(maxlen=WATCHED)  # code and sequence number
-        self._anchor: int | None = None
-        # Place of the last anchor of a step on its communicator; unknown: every anchor ends a step
-        self._place = UNKNOWN
-        self._per_step = 1  # collectives per step on the anchor's communicator
-        self._cycle = 1
+        self.broken = 0
+        self.search = StepSearch()
+        self._held: Collectives | None = None  # collectives of unfinished steps
+        self._rows = _NONE  # their numbers
+        self._taken = 0
         self._free_ns: int | None = None
-        self._last_end_ns: int | None = None
-        self._carry = (0.0, 0.0, 0)  # own and idle seconds and rows of the step under way
-        self._is_whole = False
-        self._is_timed = True
+        self._last_end_ns: int | None = None  # of the last step, unless one may be missing since
+        self._per_step = 0  # collectives of a step on the communicator of its anchor
 
-    def take(self, rows: Collectives) -> StepTimes:
+    @property
+    def oldest_row(self) -> int:
+        """The number of the oldest collective that a later step may consist of."""
+        return int(self._rows.min()) if len(self._rows) else self._taken
+
+    def take(self, rows: Collectives) -> FinishedSteps:
         """Return the steps that these records complete."""
         if not len(rows):
-            return NO_STEPS
-        entry = rows.entry_ns
-        order = np.lexsort((rows.end_ns, entry))
-        rows, entry = rows.take(order), entry[order]
+            return NOTHING_FINISHED
         if self._free_ns is not None and rows.end_ns.max() < self._free_ns - SET_BACK_NS:
             self.skip()
-        own, idle = self._segments(rows, entry)
-        codes = self._signatures(rows)
-        if self._anchor is None:
-            self._seen.extend(zip(codes.tolist(), rows.seq.tolist(), strict=True))
-            self._learn()
-            return NO_STEPS
-        closes = codes == self._anchor
-        if self._place != UNKNOWN:
-            closes &= (rows.seq < 0) | (rows.seq % self._per_step == self._place)
-        return self._cut(rows, own, idle, np.flatnonzero(closes))
+        numbers = np.arange(self._taken, self._taken + len(rows))
+        self._taken += len(rows)
+        held = rows if self._held is None else concat([self._held, rows])
+        self._hold(held, np.concatenate((self._rows, numbers)))
+        if self.search.take(rows, held):  # another pattern, or the first
+            self._per_step, self._last_end_ns = 0, None
+            self._forget_older(held)
+        if self.search.pattern is None or self._held is None:
+            return NOTHING_FINISHED
+        return self._finish(self._held, cut_steps(self._held, self.search.pattern))
 
     def skip(self) -> None:
         """Note that records were lost: the step under way will not be returned."""
+        self._held, self._rows = None, _NONE
         self._free_ns = self._last_end_ns = None
-        self._is_whole = False
+        self.search.skip()
 
-    def _segments(self, rows: Collectives, entry: Ints) -> tuple[Floats, Floats]:
+    def _hold(self, rows: Collectives, numbers: Ints) -> None:
+        surplus = len(rows) - MAX_HELD
+        if surplus > 0:
+            rows, numbers = rows.take(np.arange(surplus, len(rows))), numbers[surplus:]
+            self._last_end_ns = None
+        self._held, self._rows = rows, numbers
+
+    def _forget_older(self, held: Collectives) -> None:
+        """Drop the steps that a pattern was learned from: they are too old to be sent now."""
+        if self.search.pattern is not None:
+            self._finish(held, cut_steps(held, self.search.pattern))
+            self._last_end_ns = None
+
+    def _finish(self, rows: Collectives, cut: StepCut) -> FinishedSteps:
+        """Return the whole steps, and release their collectives and older ones."""
+        if not cut.whole.any():
+            return NOTHING_FINISHED
+        order = np.lexsort((rows.end_ns, rows.entry_ns))
+        ordered, step, place = rows.take(order), cut.step[order], cut.place[order]
+        under_way = _next_step(step, len(cut))
+        if self._free_ns is None:  # nobody knows when the first of them began
+            cut.whole[under_way[0]] = False
+        done = np.flatnonzero(cut.whole)
+        if not len(done):
+            return NOTHING_FINISHED
+        is_over = under_way <= done[-1]
+        self._count_per_step(ordered, step, place, cut)
+        times = self._times(ordered, step, under_way, self._segments(ordered, is_over), cut)
+        number = np.full(len(cut), UNKNOWN, np.int64)
+        number[done] = times.step
+        self.broken += int(done[-1]) + 1 - len(done)
+        whole = np.flatnonzero((step >= 0) & cut.whole[step])
+        finished = FinishedSteps(times, self._rows[order[whole]], number[step[whole]], place[whole])
+        left = np.sort(order[~is_over])
+        self.search.fits(ordered.take(is_over))
+        self._held, self._rows = rows.take(left), self._rows[left]
+        return finished
+
+    def _segments(self, rows: Collectives, is_over: Mask) -> tuple[Floats, Floats]:
         """Return own and idle seconds before each record; overlapping collectives count once."""
+        entry = rows.entry_ns
         first = entry[0] if self._free_ns is None else self._free_ns
-        latest = np.maximum.accumulate(np.concatenate(([first], rows.end_ns)))
-        free, self._free_ns = latest[:-1], int(latest[-1])
-        own = np.maximum(entry - free, 0)
-        idle = np.clip(rows.start_ns - free, 0, own)
+        latest = np.maximum.accumulate(np.concatenate(([first], rows.end_ns)))[:-1]
+        own = np.maximum(entry - latest, 0)
+        idle = np.clip(rows.start_ns - latest, 0, own)
+        self._free_ns = int(rows.end_ns[is_over].max(initial=first))
         return own / 1e9, idle / 1e9
 
-    def _signatures(self, rows: Collectives) -> NDArray[np.int64]:
-        """Return a code per kind of collective, which stays the same until `_forget`."""
-        mixed = (
-            rows.comm
-            ^ (rows.size_bytes.astype(np.uint64) * _MIX)
-            ^ (rows.op.astype(np.uint64) << np.uint64(56))
-        )
-        # One integer sorts ten times faster than three columns.
-        _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
-        if len(self._codes) > MAX_SIGNATURES:
-            self._forget()
-        codes = [
-            self._codes.setdefault(
-                (int(rows.comm[row]), rows.ops[rows.op[row]], int(rows.size_bytes[row])),
-                len(self._codes),
-            )
-            for row in first.tolist()
-        ]
-        return np.array(codes, np.int64)[inverse]
-
-    def _cut(
-        self, rows: Collectives, own: Floats, idle: Floats, ends: NDArray[np.intp]
+    def _times(
+        self,
+        rows: Collectives,
+        step: Ints,
+        under_way: Ints,
+        segments: tuple[Floats, Floats],
+        cut: StepCut,
     ) -> StepTimes:
-        """Cut steps at these rows.
-
-        The first step may have begun in an earlier batch; rows after the last end are carried over.
-        """
-        carried_own, carried_idle, carried_rows = self._carry
-        starts = np.concatenate(([0], ends + 1))
-        tail = slice(int(starts[-1]), None)
-        timed = rows.is_gpu_timed
-        if not len(ends):
-            self._is_timed &= bool(timed.all())
-            self._carry = (
-                carried_own + own.sum(),
-                carried_idle + idle.sum(),
-                carried_rows + len(rows),
-            )
-            if self._carry[2] > 8 * self._cycle:  # the pattern changed
-                self._forget()
-            return NO_STEPS
-        spent = np.diff(np.cumsum(own)[ends], prepend=-carried_own)
-        waited = np.diff(np.cumsum(idle)[ends], prepend=-carried_idle)
-        untimed = np.add.reduceat(~timed, starts[:-1]) > 0
-        untimed[0] |= not self._is_timed
-        end_ns, seq = rows.end_ns[ends], rows.seq[ends]
-        before = UNKNOWN if self._last_end_ns is None else self._last_end_ns
-        span = np.diff(end_ns, prepend=before) / 1e9
-        span[0] = np.nan if self._last_end_ns is None else span[0]
-        steps = StepTimes(
+        """Return the times of the whole steps; `under_way` is the step that a row falls into."""
+        size, done = len(cut) + 1, np.flatnonzero(cut.whole)
+        foreign = (step < 0) & (rows.size_bytes > LIGHT_BYTES)  # a checkpoint or an evaluation
+        own, idle = (np.bincount(under_way, each * ~foreign, size)[done] for each in segments)
+        is_timed = np.bincount(under_way, ~rows.is_gpu_timed, size)[done] == 0
+        ends = np.zeros(size, np.int64)
+        np.maximum.at(ends, step[step >= 0], rows.end_ns[step >= 0])
+        before, follows = ends[done - 1], (done > 0) & cut.whole[done - 1]
+        if done[0] == 0 and self._last_end_ns is not None:
+            before[0], follows[0] = self._last_end_ns, True
+        self._last_end_ns = int(ends[done[-1]])
+        is_plain = np.bincount(under_way, foreign, size)[done] == 0
+        seq = cut.seq[done]
+        return StepTimes(
             np.where(seq < 0, UNKNOWN, seq // self._per_step),
-            spent,
-            np.where(untimed, np.nan, waited),
-            span,
-            end_ns,
+            own.astype(np.float64),
+            np.where(is_timed, idle, np.nan),
+            np.where(follows & is_plain, (ends[done] - before) / 1e9, np.nan),
+            ends[done],
+            follows,
         )
-        kept = steps if self._is_whole else steps.take(slice(1, None))
-        self._carry = (float(own[tail].sum()), float(idle[tail].sum()), len(own[tail]))
-        self._is_whole, self._is_timed = True, bool(timed[tail].all())
-        self._last_end_ns = int(end_ns[-1])
-        return kept
 
-    def _forget(self) -> None:
-        self._anchor = None
-        self._codes.clear()
-        self._seen.clear()
-        self._is_whole = False
-
-    def _learn(self) -> None:
-        """Find the pattern and its rarest collective, the largest of several.
-
-        Every rank makes the same choice.
-        """
-        if len(self._seen) < LEARN_AFTER:
+    def _count_per_step(self, rows: Collectives, step: Ints, place: Ints, cut: StepCut) -> None:
+        """Count the collectives that every step has on the communicator of its anchor."""
+        if self._per_step or self.search.pattern is None:
             return
-        cycle = find_cycle(np.array([code for code, _ in self._seen]))
-        last = list(self._seen)[-cycle:]
-        turn = Counter(code for code, _ in last)
-        names = {code: signature for signature, code in self._codes.items()}
-        self._anchor = min(turn, key=lambda code: (turn[code], -names[code][2], names[code][1]))
-        comm = names[self._anchor][0]
-        self._per_step, self._cycle = sum(names[code][0] == comm for code, _ in last), cycle
-        places = [seq % self._per_step for code, seq in last if code == self._anchor]
-        self._place = max(places) if len(places) > 1 else UNKNOWN
-        self._carry, self._is_whole, self._is_timed = (0.0, 0.0, 0), False, True
+        last = int(np.flatnonzero(cut.whole)[-1])
+        needed = np.array([*self.search.pattern.needed, False])[place]
+        shared = needed & (step == last) & (rows.comm == cut.comm[last]) & (rows.seq >= 0)
+        self._per_step = max(int(shared.sum()), 1)
+
+
+def _next_step(step: Ints, after: int) -> Ints:
+    """Return for each row its step, or that of the next row that has one."""
+    at = np.where(step >= 0, np.arange(len(step)), len(step))
+    following = np.minimum.accumulate(at[::-1])[::-1]
+    return np.concatenate((step, [after]))[following]

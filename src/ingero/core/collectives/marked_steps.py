@@ -29,6 +29,7 @@ class MarkedSteps:
         self._steps: dict[int, _Step] = {}  # in the order of their first mark; the last is open
         self._named: tuple[int, int] | None = None  # step and time of the last mark without an end
         self._inside: list[Span] = []  # collectives
+        self._last_number = -1  # of the steps returned; none is before step 0
 
     def mark(self, step: int, from_ns: int, to_ns: int | None = None) -> None:
         """Mark a step for a span of time, or from a moment on."""
@@ -80,8 +81,10 @@ class MarkedSteps:
             span for span in self._inside if span[1] > begun[len(begun) - len(self._steps)]
         ]
         steps, own, span, end = (np.array(column) for column in zip(*rows, strict=True))
+        follows = np.diff(steps, prepend=self._last_number) == 1
+        self._last_number = int(steps[-1])
         return StepTimes(
-            steps, own, np.full(len(own), np.nan), np.where(span > 0, span, np.nan), end
+            steps, own, np.full(len(own), np.nan), np.where(span > 0, span, np.nan), end, follows
         )
 
 

@@ -86,16 +86,17 @@ def _fingerprints(count: int) -> Floats:
 def _pair_codes(collectives: Collectives) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return operation codes and pair codes.
 
-    Send and Recv share one operation code; their pair code stands for the unordered pair of ranks.
-    All other operations have pair code zero.
+    Send and Recv share one operation code; their pair code stands for sender and receiver, so that
+    the two directions between two ranks are apart. All other operations have pair code zero.
     """
     op = collectives.op.astype(np.intp)
     pairwise = collectives.has_op(POINT_TO_POINT_OPS) & (collectives.peer >= 0)
     if not pairwise.any():
         return op, np.zeros(len(op), np.intp)
-    low = np.minimum(collectives.rank, collectives.peer).astype(np.intp)
-    high = np.maximum(collectives.rank, collectives.peer).astype(np.intp)
-    edge = np.where(pairwise, 1 + low * (int(high.max()) + 1) + high, 0)
+    rank, peer = collectives.rank.astype(np.intp), collectives.peer.astype(np.intp)
+    is_send = collectives.has_op({"Send"})
+    source, target = np.where(is_send, rank, peer), np.where(is_send, peer, rank)
+    edge = np.where(pairwise, 1 + source * (int(max(rank.max(), peer.max())) + 1) + target, 0)
     return np.where(pairwise, len(collectives.ops), op), _dense(edge)
 
 

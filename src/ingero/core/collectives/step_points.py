@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ingero.core.collectives.columns import UNKNOWN, Ints
+from ingero.core.collectives.columns import UNKNOWN, Ints, Mask
 from ingero.core.collectives.live_steps import NO_STEPS, StepTimes
 
 POINTS_PER_S = 16.0  # of one rank at most
@@ -84,14 +84,24 @@ class StepGroups:
             )
         )
         group = pending.step // self.size
+        whole = self._is_whole(pending, group)
         is_open = group == group[-1]
         if (pending.step[-1] + 1) % self.size == 0:
             is_open[:] = False
-        self._open, done, group = pending.take(is_open), pending.take(~is_open), group[~is_open]
-        _, which, counts = np.unique(group, return_inverse=True, return_counts=True)
-        whole = counts[which] == self.size
-        self.incomplete += int((~whole).sum())
-        return _means(done.take(whole), group[whole], self.size)
+        self._open, done = pending.take(is_open), ~is_open & whole
+        self.incomplete += int((~is_open & ~whole).sum())
+        return _means(pending.take(done), group[done], self.size)
+
+    def _is_whole(self, steps: StepTimes, group: Ints) -> Mask:
+        """Return which steps are in a group of which none is missing, as far as is known.
+
+        Numbers may skip one, so it does not matter how many steps a group has.
+        """
+        is_lost = ~steps.follows & (steps.step % self.size != 0)
+        is_last = (group[1:] != group[:-1]) & ((steps.step[:-1] + 1) % self.size != 0)
+        is_lost[:-1] |= is_last & ~steps.follows[1:]
+        which = np.unique(group, return_inverse=True)[1]
+        return np.asarray(np.bincount(which, is_lost)[which] == 0, bool)
 
 
 def _means(steps: StepTimes, group: Ints, size: int) -> StepTimes:
@@ -104,4 +114,5 @@ def _means(steps: StepTimes, group: Ints, size: int) -> StepTimes:
         for column in (steps.own_s, steps.idle_s, steps.span_s)
     )
     number = np.full(len(starts), UNKNOWN) if size == UNKNOWN else group[starts] * size
-    return StepTimes(number, own, idle, span, np.maximum.reduceat(steps.end_ns, starts))
+    ends = np.maximum.reduceat(steps.end_ns, starts)
+    return StepTimes(number, own, idle, span, ends, np.logical_and.reduceat(steps.follows, starts))

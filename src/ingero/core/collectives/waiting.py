@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingero.contract.collective import POINT_TO_POINT_OPS
-from ingero.core.blame.suspects import stall_period
 from ingero.core.clocks.offsets import ClockFit, align_clocks
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
 from ingero.core.collectives.lag import SYNCHRONISING_OPS, PeerLag, measure_lag
 from ingero.core.collectives.matching import Groups, match_collectives
 from ingero.core.collectives.point_to_point import number_point_to_point
+from ingero.core.periods import stall_period
 from ingero.core.robust import group_medians
 
 CLEAR_MS = 1.0  # a smaller lateness is ignored

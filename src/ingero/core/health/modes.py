@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from ingero.contract.threshold import QuorumReason
 from ingero.contract.types import DetectionMode
 from ingero.errors import ConfigError
 
@@ -69,19 +70,22 @@ class FleetThreshold:
     value: float
     quorum_met: bool
     at_s: float
+    reason: QuorumReason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """The last valid threshold, and when a threshold last arrived by reply header and by poll.
 
-    A poll never counts as delivery by header: the agent polls whenever replies to pushes carry no
-    threshold, or when there are no replies.
+    `quorum_seen` is True once a threshold with quorum arrived. A poll never counts as delivery by
+    header: the agent polls whenever replies to pushes carry no threshold, or when there are no
+    replies.
     """
 
     threshold: FleetThreshold | None = None
     header_at_s: float | None = None
     poll_at_s: float | None = None
+    quorum_seen: bool = False
 
 
 def by_header(delivery: Delivery, threshold: FleetThreshold | None, now_s: float) -> Delivery:
@@ -89,12 +93,19 @@ def by_header(delivery: Delivery, threshold: FleetThreshold | None, now_s: float
 
     `threshold` is None when their content was rejected.
     """
-    return replace(delivery, threshold=threshold or delivery.threshold, header_at_s=now_s)
+    return replace(_with_threshold(delivery, threshold), header_at_s=now_s)
 
 
 def by_poll(delivery: Delivery, threshold: FleetThreshold | None, now_s: float) -> Delivery:
     """Record an answered poll; after a cold start (None) the last valid threshold is kept."""
-    return replace(delivery, threshold=threshold or delivery.threshold, poll_at_s=now_s)
+    return replace(_with_threshold(delivery, threshold), poll_at_s=now_s)
+
+
+def _with_threshold(delivery: Delivery, threshold: FleetThreshold | None) -> Delivery:
+    if threshold is None:
+        return delivery
+    quorum_seen = delivery.quorum_seen or threshold.quorum_met
+    return replace(delivery, threshold=threshold, quorum_seen=quorum_seen)
 
 
 def without_header(delivery: Delivery) -> Delivery:
@@ -119,9 +130,22 @@ class ModeDecision:
     may_raise: bool = False
 
 
+def is_alone(threshold: FleetThreshold, quorum_seen: bool) -> bool:
+    """Return whether a node has too few peers, so that its own baseline must judge it.
+
+    A Fleet of an earlier version sends no reason; there, a lost quorum may be a panic.
+    """
+    if threshold.quorum_met:
+        return False
+    if threshold.reason is None:
+        return not quorum_seen
+    return threshold.reason is QuorumReason.FEW_NODES
+
+
 def decide_mode(
     cached: FleetThreshold | None,
     *,
+    quorum_seen: bool = False,
     reachable: bool,
     is_warm: bool,
     now_s: float,
@@ -134,7 +158,13 @@ def decide_mode(
     Fresh and kept ages leave no gap, so a usable threshold is always used.
     """
     age_s = now_s - cached.at_s if cached is not None else -1.0
+    local = ModeDecision(
+        DetectionMode.LOCAL_BASELINE, local_limit(baseline_score, policy), may_raise=True
+    )
     if cached is not None and 0 <= age_s <= policy.kept_max_age_s(backoff_s):
+        # Before its own score is known, a node that is always low would look slow.
+        if is_warm and baseline_score is not None and is_alone(cached, quorum_seen):
+            return local
         if cached.quorum_met and age_s <= policy.fresh_max_age_s(backoff_s):
             return ModeDecision(DetectionMode.FLEET, cached.value, may_raise=True)
         if reachable or not cached.quorum_met:
@@ -143,9 +173,7 @@ def decide_mode(
             )
         return ModeDecision(DetectionMode.LOCAL_CACHED, cached.value, may_raise=True)
     if is_warm and (cached is not None or not reachable):
-        return ModeDecision(
-            DetectionMode.LOCAL_BASELINE, local_limit(baseline_score, policy), may_raise=True
-        )
+        return local
     return ModeDecision(DetectionMode.NONE)
 
 

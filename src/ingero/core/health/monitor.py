@@ -10,8 +10,8 @@ from typing import Any
 
 from ingero.contract.push.encode import HealthReport
 from ingero.contract.straggler import Heartbeat
-from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.contract.threshold import Delivery as HeaderDelivery
+from ingero.contract.threshold import ServedThreshold
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.types import DetectionMode, Identity, NodeState
 from ingero.core.health.baseline import (
@@ -239,6 +239,7 @@ class NodeMonitor:
     def _decide(self, now_s: float) -> ModeDecision:
         decision = decide_mode(
             self.delivery.threshold,
+            quorum_seen=self.delivery.quorum_seen,
             reachable=self.is_reachable,
             is_warm=is_warm(self.baseline, self.policy.baseline),
             now_s=now_s,
@@ -352,6 +353,6 @@ def _is_host_load_only(pending: _Pending, threshold: float | None) -> bool:
 
 
 def _received(served: ServedThreshold | None, now_s: float) -> FleetThreshold | None:
-    if served is None or served == COLD_START:
+    if served is None or not served.value:  # a cold start
         return None
-    return FleetThreshold(served.value, served.quorum_met, now_s)
+    return FleetThreshold(served.value, served.quorum_met, now_s, served.reason)

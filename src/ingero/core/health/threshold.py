@@ -12,6 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ingero.contract.threshold import QuorumReason
 from ingero.core.robust import MAD_TO_SIGMA, Column, median_and_mad
 from ingero.core.setting import check_settings, setting
 from ingero.errors import ConfigError
@@ -132,6 +133,17 @@ class ClusterThreshold:
     panic_since_s: float = 0.0
     median_before: float = 0.0  # before the panic
     low_medians: tuple[tuple[float, float], ...] = ()  # (at_s, median), lowest of the window first
+
+
+def reason_without_quorum(state: ClusterThreshold, policy: ThresholdPolicy) -> QuorumReason | None:
+    """Return why there is no quorum, None where there is one.
+
+    Few nodes after a panic are what is left of it: they are not compared with their own past.
+    """
+    if state.quorum_met:
+        return None
+    enough = state.stats is not None and state.stats.nodes >= policy.statistical_min
+    return QuorumReason.PANIC if state.panic or enough else QuorumReason.FEW_NODES
 
 
 def compute_threshold(scores: ArrayLike, policy: ThresholdPolicy) -> Threshold:

@@ -7,7 +7,7 @@ Decision limits follow from it.
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import Column, Index
+from ingero.core.robust import MAD_TO_SIGMA, Column, Index
 from ingero.core.verdict.policy import (
     BIAS_CAP,
     CLIP,
@@ -18,8 +18,11 @@ from ingero.core.verdict.policy import (
     samples_between_alarms,
 )
 from ingero.core.verdict.scale import autocorrelation, qn, thinned
-from ingero.core.verdict.table import HEALTHY, HISTORY, CohortRows, MemberRows
+from ingero.core.verdict.table import HEALTHY, HISTORY, RECENT_HISTORY, CohortRows, MemberRows
 
+YOUNG = 1800  # samples in which restless first minutes are learned again
+CALMER = 0.6  # of the learned scale: chance alone does not make a window of sixty so calm
+MIN_HISTORY = 20  # samples: fewer do not show how much a member varies
 PER_TICK = 512  # baselines computed in one tick; the others wait for the next
 FROZEN = 8 * HISTORY  # samples after which the bias does not change any more
 MAX_SHIFT = 0.01  # a larger change of the bias means that a slowdown is being learned: refused
@@ -54,13 +57,82 @@ def learn(rows: MemberRows, cohorts: CohortRows, members: Index, residual: Colum
         rows.shift[chosen] = shift
 
 
-def due(rows: MemberRows, policy: VerdictPolicy) -> Index:
+def relearn(rows: MemberRows, cohorts: CohortRows, members: Index) -> None:
+    """Learn again what was learned in restless first minutes; `members` just closed a sample.
+
+    A cohort starts over when two windows in a row were much calmer than its baselines, and a single
+    member when it is no longer as slow as it was at first (it was compiling). Both happen in the
+    first half hour only: later a calm spell says little about the job.
+    """
+    young = members[(rows.samples[members] % RECENT_HISTORY == 0) & (rows.samples[members] < YOUNG)]
+    young = young[rows.baseline_samples[young] > 0][: 8 * PER_TICK]
+    if not len(young):
+        return
+    latest = rows.latest[young].astype(np.float64)
+    middle = np.nanmedian(latest, axis=1)
+    spread = MAD_TO_SIGMA * np.nanmedian(np.abs(latest - middle[:, None]), axis=1)
+    is_over = (rows.raw_bias[young] > BIAS_CAP) & (middle < 0.5 * rows.raw_bias[young])
+    again = young[is_over & (rows.state[young] == HEALTHY)]
+    for cohort in np.unique(rows.cohort[young]).tolist():
+        mine = rows.cohort[young] == cohort
+        learned = float(np.median(rows.scale[young[mine]]))
+        is_calmer = float(np.median(spread[mine])) < CALMER * learned and learned > SCALE_FLOOR
+        cohorts.calm_windows[cohort] = cohorts.calm_windows[cohort] + 1 if is_calmer else 0
+        everyone = np.flatnonzero(rows.cohort[: rows.size] == cohort)
+        if cohorts.calm_windows[cohort] >= 2 and (rows.state[everyone] == HEALTHY).all():
+            cohorts.calm_windows[cohort] = 0
+            cohorts.baseline_level[cohort] = np.nan
+            again = np.union1d(again, everyone)
+    _start_over(rows, again)
+
+
+def forget_start(rows: MemberRows, cohorts: CohortRows) -> None:
+    """Let cohorts that have settled after a slow start learn anew, from nothing."""
+    settled = np.flatnonzero(cohorts.has_settled[: cohorts.size])
+    if not len(settled):
+        return
+    cohorts.has_settled[settled] = False
+    cohorts.baseline_level[settled] = np.nan
+    cohorts.slow_level[settled] = np.nan
+    rows.forget(np.flatnonzero(np.isin(rows.cohort[: rows.size], settled)))
+
+
+def _start_over(rows: MemberRows, members: Index) -> None:
+    """Forget the baselines of members, with their last residuals as the new history."""
+    if not len(members):
+        return
+    latest, last_log_own = rows.latest[members], rows.last_log_own[members]
+    rows.forget(members)
+    rows.latest[members] = latest
+    rows.last_log_own[members] = last_log_own
+    rows.history[members, :RECENT_HISTORY] = latest
+    rows.samples[members] = RECENT_HISTORY
+
+
+def first_history(rows: MemberRows, cohorts: CohortRows, policy: VerdictPolicy) -> Column:
+    """Return after how many samples each member has its first baseline.
+
+    They are fewer where a sample is a long step: nobody waits half an hour for sixty steps.
+    """
+    sample_s = np.maximum(cohorts.sample_s[rows.cohort[: rows.size]], 1.0)
+    fewer = MIN_HISTORY + (policy.warmup_samples - MIN_HISTORY) / sample_s
+    return np.asarray(np.ceil(fewer), np.float64)
+
+
+def is_refined(rows: MemberRows, cohorts: CohortRows, policy: VerdictPolicy) -> NDArray[np.bool_]:
+    """Tell whose baseline has its full history: what it shows is more than a slow start."""
+    full = np.minimum(4 * first_history(rows, cohorts, policy), HISTORY)
+    return np.asarray(rows.baseline_samples[: rows.size] >= full, bool)
+
+
+def due(rows: MemberRows, cohorts: CohortRows, policy: VerdictPolicy) -> Index:
     """Return members whose history reached the next size.
 
     The sizes are the warm-up, twice and four times that, and at most HISTORY.
     """
     samples, used = rows.samples[: rows.size], rows.baseline_samples[: rows.size]
-    target = np.where(used == 0, policy.warmup_samples, np.minimum(2 * used, HISTORY))
+    first = first_history(rows, cohorts, policy)
+    target = np.where(used == 0, first, np.minimum(2 * used, HISTORY))
     ready = (samples >= target) & (used < HISTORY) & (rows.state[: rows.size] == HEALTHY)
     return np.flatnonzero(ready)[:PER_TICK]
 

@@ -3,13 +3,15 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import Column
+from ingero.core.robust import Column, Index
+from ingero.core.verdict.advance_channel import advance_effect, has_advance
+from ingero.core.verdict.baseline import is_refined
 from ingero.core.verdict.fast_channel import is_persistent, margin_of_error, plain_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
-from ingero.core.verdict.price import find_hidden
 from ingero.core.verdict.stall_channel import STALL_LIMIT, stalls_more_than_peers
 from ingero.core.verdict.table import (
+    ADVANCE,
     CHRONIC,
     FAST,
     HEALTHY,
@@ -19,6 +21,7 @@ from ingero.core.verdict.table import (
     SUSPECT,
     MemberRows,
 )
+from ingero.core.verdict.what_if import find_hidden
 
 Mask = NDArray[np.bool_]
 
@@ -26,6 +29,8 @@ RELEASE = 0.3  # of the limit: below this a channel no longer holds
 PLAIN_SCALES = 4.0
 LASTING = 1.4  # limits that a small effect must reach
 QUIET_SAMPLES = 40  # without excess before an episode ends
+AGAIN_S = 600.0  # a member that is slow again this soon goes on with its episode
+PAUSE, MAX_HOLD = 10, 150  # samples
 
 
 def decide(
@@ -38,32 +43,39 @@ def decide(
     """
     rows, size = registry.rows, registry.rows.size
     before = rows.state[:size].copy()
-    over, holding = _channels(registry, effect)
+    over, holding = _channels(registry, effect, policy)
     _raise(registry, judged & (before == HEALTHY) & over.any(axis=1), over, now_s, policy)
+    # What the job waits for is clearer than own time where that is noisy: it takes over.
+    clearer = (rows.state[:size] == SUSPECT) & (rows.channel[:size] == FAST) & over[:, ADVANCE]
+    rows.channel[:size][clearer] = ADVANCE
     everyone, channel = np.arange(size), rows.channel[:size]
     is_over, holds = over[everyone, channel], holding[everyone, channel]
     has_effect = judged & _has_effect(registry, effect, policy)
     suspect = rows.state[:size] == SUSPECT
     confirmed = suspect & is_over & has_effect & _keeps_peers_waiting(rows)
     dropped = suspect & ~confirmed & ~holds
-    recovering = (before == STRAGGLER) & _is_calm(rows, effect, policy)
+    recovering = (before == STRAGGLER) & _is_calm_for_long(rows, effect, policy)
     relapsed = (before == RECOVERING) & holds & has_effect
     is_quiet = rows.quiet_samples[:size] >= QUIET_SAMPLES
     recovered = (before == RECOVERING) & ~relapsed & is_quiet & ~holds
     gone = (before != HEALTHY) & (now_s - rows.last_seen_s[:size] > policy.forget_s)
     ended = dropped | recovered | gone
+    _hold_longer(rows, relapsed, rows.quiet_samples[:size])
     rows.state[:size][confirmed | relapsed] = STRAGGLER
+    rows.ended_s[:size][ended & (before >= STRAGGLER)] = now_s
     rows.state[:size][recovering] = RECOVERING
     rows.quiet_samples[:size][recovering] = 0
     rows.state[:size][ended] = HEALTHY
+    rows.calm_samples[:size][ended] = 0
     reset_channels(rows, ended)
     return np.flatnonzero(rows.state[:size] != before).tolist(), gone
 
 
 def reset_channels(rows: MemberRows, members: Mask) -> None:
-    """Set both channels of members back to zero."""
+    """Set the channels of members back to zero."""
     rows.cusum[: rows.size][members] = 0.0
     rows.stall_cusum[: rows.size][members] = 0.0
+    rows.advance_cusum[: rows.size][members] = 0.0
 
 
 def _raise(
@@ -72,27 +84,68 @@ def _raise(
     """Begin an episode: note when, at which step and which channel raised it."""
     rows, size = registry.rows, registry.rows.size
     rows.state[:size][raised] = SUSPECT
-    rows.since_s[:size][raised] = now_s
+    back = raised & (now_s - rows.ended_s[:size] <= AGAIN_S)
+    gone_s = now_s - rows.ended_s[:size]
+    sample_s = registry.cohorts.sample_s[rows.cohort[:size]]
+    _hold_longer(rows, back, QUIET_SAMPLES + np.where(back, gone_s, 0.0) / sample_s)
+    rows.hold_samples[:size][raised & ~back] = 0
+    rows.since_s[:size][raised & ~back] = now_s  # one that comes back goes on with its episode
     rows.raised_frame[:size][raised] = rows.frames[:size][raised]
     rows.channel[:size][raised] = over[raised].argmax(axis=1)
     rows.hidden[:size][raised] = 0.0
-    for index in np.flatnonzero(raised & (rows.channel[:size] == FAST)).tolist():
+    for index in np.flatnonzero(raised).tolist():
+        if rows.channel[index] not in (FAST, ADVANCE):
+            continue
         rows.hidden[index] = find_hidden(registry, index, policy)
 
 
-def _channels(registry: MemberRegistry, effect: Column) -> tuple[Mask, Mask]:
+def _hold_longer(rows: MemberRows, members: Mask, calm: Column | Index) -> None:
+    """Make members that came back after `calm` samples stay blamed through such a pause.
+
+    A GPU that throttles for ten seconds of thirty is one episode in one state.
+    """
+    longer = np.minimum(2 * np.asarray(calm, np.float64) + PAUSE, MAX_HOLD)
+    held = np.where(members, np.maximum(rows.hold_samples[: rows.size], longer), 0.0)
+    rows.hold_samples[: rows.size][members] = held[members].astype(np.int64)
+
+
+def _is_calm_for_long(rows: MemberRows, effect: Column, policy: VerdictPolicy) -> Mask:
+    """Tell which members are calm for as many samples as their episode asks for."""
+    size = rows.size
+    calm = _is_calm(rows, effect, policy) & (rows.state[:size] == STRAGGLER)
+    since = rows.calm_samples[:size]
+    # Noise does not end a calm that began; only a channel that rises again does.
+    goes_on = (since > 0) & (calm | (rows.cusum[:size] < RELEASE * rows.limit[:size]))
+    since[:] = np.where(goes_on, since, np.where(calm, rows.samples[:size], 0))
+    return np.asarray(calm & (rows.samples[:size] - since >= rows.hold_samples[:size]), bool)
+
+
+def _channels(registry: MemberRegistry, effect: Column, policy: VerdictPolicy) -> tuple[Mask, Mask]:
     """Return, as [member, channel], which channels are over their limit and which still hold.
 
-    The columns are FAST, STALL and CHRONIC, in this order.
+    The columns are FAST, STALL, CHRONIC and ADVANCE, in this order.
     """
     rows, size = registry.rows, registry.rows.size
     bias, scale = rows.raw_bias[:size], rows.scale[:size]
     cusum, limit, stall = rows.cusum[:size], rows.limit[:size], rows.stall_cusum[:size]
     always = (bias > np.maximum(BIAS_CAP, 3 * scale)) & ~rows.is_structural[:size]
     always &= ~registry.cohorts.is_small[rows.cohort[:size]]
-    chronic = always & (effect + rows.bias[:size] > 0.5 * bias)
-    over = np.stack(((cusum > limit) & ~always, stall > STALL_LIMIT, chronic), axis=1)
-    holding = np.stack((cusum > RELEASE * limit, stall > RELEASE * STALL_LIMIT, chronic), axis=1)
+    # A rank that compiles longer than others is slow at first, and then it is not.
+    is_warm = is_refined(rows, registry.cohorts, policy)
+    chronic = always & is_warm & (effect + rows.bias[:size] > 0.5 * bias)
+    waited, enough = rows.advance_cusum[:size], rows.advance_limit[:size]
+    over = np.stack(
+        ((cusum > limit) & ~always, stall > STALL_LIMIT, chronic, waited > enough), axis=1
+    )
+    holding = np.stack(
+        (
+            cusum > RELEASE * limit,
+            stall > RELEASE * STALL_LIMIT,
+            chronic,
+            waited > RELEASE * enough,
+        ),
+        axis=1,
+    )
     return over, holding
 
 
@@ -114,7 +167,9 @@ def _has_effect(registry: MemberRegistry, effect: Column, policy: VerdictPolicy)
     between_alarms = samples_between_alarms(registry.cohorts.sample_s[cohort], policy)
     fast = is_certain & is_persistent(rows, between_alarms) & (plain | lasting)
     chosen = np.select(
-        [channel == FAST, channel == STALL], [fast, stalls_more_than_peers(rows)], default=True
+        [channel == FAST, channel == STALL, channel == ADVANCE],
+        [fast, stalls_more_than_peers(rows), has_advance(rows, effect, policy)],
+        default=True,
     )
     return np.asarray(chosen, bool)
 
@@ -124,6 +179,9 @@ def _is_calm(rows: MemberRows, effect: Column, policy: VerdictPolicy) -> Mask:
     size, channel = rows.size, rows.channel[: rows.size]
     excess = np.where(channel == CHRONIC, effect + rows.bias[:size], effect)
     calm = excess < policy.gate / 2
+    waited = np.flatnonzero(channel == ADVANCE)
+    if len(waited):
+        calm[waited] = advance_effect(rows, waited) < policy.gate / 2
     stalls = channel == STALL
     calm[stalls] = (rows.stall_cusum[:size] < RELEASE * STALL_LIMIT)[stalls]
     return np.asarray(calm, bool)

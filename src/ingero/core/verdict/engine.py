@@ -22,12 +22,22 @@ from ingero.core.verdict.fast_channel import recent_effect
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.own_times import UNNUMBERED, FrameBuffer, SampleBatch, select
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.residuals import MIN_MEMBERS, SMOOTH, take_frame, take_unnumbered
+from ingero.core.verdict.residuals import (
+    MIN_MEMBERS,
+    SMOOTH,
+    find_common,
+    take_frame,
+    take_late,
+    take_unnumbered,
+)
 from ingero.core.verdict.table import STRAGGLER
 
-SMALL_AFTER_S = 30.0  # a cohort still too small then is compared with its own baseline
+SMALL_AFTER_S = 10.0  # a cohort still too small then is compared with its own baseline
 GONE_S = 3600.0  # a cohort silent for this long is freed; so is a member, when there are too many
 MIN_WAIT_S = 2.0  # how long a step waits for the peers, at least
+STEPS_WAITED = 3.0  # a member is live for so many of its usual steps after its last report
+NEW_FRAMES = 4  # steps after which their usual length is known
+MAX_STEP_S = 600.0  # a longer gap between two reports is a break, not a step
 
 
 @dataclass(slots=True)
@@ -36,6 +46,7 @@ class EngineCounters:
 
     refused_members: int = 0
     too_few_peers: int = 0
+    too_late: int = 0
     freed_members: int = 0
     freed_cohorts: int = 0
 
@@ -61,7 +72,7 @@ class VerdictEngine:
         self.policy = policy or VerdictPolicy()
         self.counters = EngineCounters()
         self.frames = FrameBuffer()
-        self.registry = MemberRegistry()
+        self.registry = MemberRegistry(self.policy)
         self._episodes = Episodes(self.registry, self.policy)
         self._unnumbered: list[SampleBatch] = []  # since the last tick
         self._freed: list[int] = []
@@ -76,8 +87,11 @@ class VerdictEngine:
                 return None
         index = registry.put(member, now_s)
         silent_s = now_s - registry.rows.last_seen_s[index]
-        if member.rank is not None and silent_s > self.policy.stale_s:
-            registry.claim_rank(index, now_s - self.policy.forget_s - 1.0)
+        patience_s = max(
+            self.policy.stale_s, registry.cohorts.patience_s[registry.rows.cohort[index]]
+        )
+        if member.rank is not None and silent_s > patience_s:
+            registry.claim_rank(index, now_s - self._forget_s()[registry.rows.cohort[index]] - 1.0)
         return index
 
     def observe(self, batch: SampleBatch, now_s: float) -> None:
@@ -87,9 +101,13 @@ class VerdictEngine:
         rows, cohorts = self.registry.rows, self.registry.cohorts
         reporting = np.unique(batch.member)
         gap = now_s - rows.last_seen_s[reporting]
-        is_regular = (rows.last_seen_s[reporting] > 0) & (gap > 0) & (gap < self.policy.stale_s)
+        is_regular = (rows.last_seen_s[reporting] > 0) & (gap > 0) & (gap < MAX_STEP_S)
         cohort = rows.cohort[reporting[is_regular]]
-        cohorts.gap_s[cohort] += SMOOTH * (gap[is_regular] - cohorts.gap_s[cohort])
+        usual_s, is_new = cohorts.gap_s[cohort], cohorts.frames[cohort] < NEW_FRAMES
+        # One member that was away moves the usual gap little, long steps of all members do.
+        most_s = np.where(is_new, MAX_STEP_S, STEPS_WAITED * usual_s + self.policy.stale_s)
+        gap_s = np.minimum(gap[is_regular], most_s)
+        cohorts.gap_s[cohort] += np.where(is_new, 0.5, SMOOTH) * (gap_s - usual_s)
         rows.last_seen_s[reporting] = now_s
         cohorts.last_report_s[rows.cohort[reporting]] = now_s
         unnumbered = batch.step == UNNUMBERED
@@ -104,20 +122,32 @@ class VerdictEngine:
         registry, rows, size = self.registry, self.registry.rows, self.registry.cohorts.size
         if not rows.size:
             return []
-        live = self._seen_within(now_s, self.policy.stale_s)
+        cohorts = registry.cohorts
+        patience_s = np.maximum(self.policy.stale_s, STEPS_WAITED * cohorts.gap_s[:size])
+        # How long steps are is not known before there were some.
+        is_new = cohorts.frames[:size] < NEW_FRAMES
+        cohorts.patience_s[:size] = np.where(is_new, MAX_STEP_S / 2, patience_s)
+        live = self._seen_within(now_s, cohorts.patience_s[:size])
         reporting = np.bincount(rows.cohort[: rows.size][live], minlength=size).astype(np.float64)
         self._update_expected(now_s)
-        wait_s = np.clip(1.5 * registry.cohorts.gap_s[:size], MIN_WAIT_S, self.policy.stale_s)
+        wait_s = np.clip(1.5 * cohorts.gap_s[:size], MIN_WAIT_S, self.policy.stale_s)
+        find_common(registry, live)
         for frame in self.frames.close(rows.cohort, reporting, wait_s, now_s):
             self.counters.too_few_peers += take_frame(registry, frame, now_s)
+        late = self.frames.take_late()
+        if late is not None:
+            self.counters.too_late += take_late(registry, late, now_s)
         if self._unnumbered:
             batches, self._unnumbered = self._unnumbered, []
             self.counters.too_few_peers += take_unnumbered(registry, batches, live, now_s)
-        due = baseline.due(rows, self.policy)
+        baseline.forget_start(rows, registry.cohorts)
+        due = baseline.due(rows, registry.cohorts, self.policy)
         if len(due):
             baseline.compute(rows, registry.cohorts, due, self.policy)
         changed = self._episodes.advance(live, reporting, now_s)
-        members, ended = registry.free_ended_cohorts(now_s, GONE_S, self._episodes.open_fleet)
+        members, ended = registry.free_ended_cohorts(
+            now_s, GONE_S, self._episodes.events.open_fleet
+        )
         self._free(members)
         self.counters.freed_cohorts += ended
         return changed
@@ -129,7 +159,7 @@ class VerdictEngine:
 
     def current(self) -> list[Verdict]:
         """Return the verdict of each open episode, fleet events first."""
-        return [*self._episodes.open_fleet.values(), *self._episodes.open.values()]
+        return [*self._episodes.events.current(), *self._episodes.open.values()]
 
     def learning(self) -> tuple[int, int]:
         """Return how many members have a baseline, and how many are still learning one."""
@@ -180,9 +210,16 @@ class VerdictEngine:
         self._freed += members
         self.counters.freed_members += len(members)
 
-    def _seen_within(self, now_s: float, within_s: float) -> NDArray[np.bool_]:
-        seen_s = self.registry.rows.last_seen_s[: self.registry.rows.size]
-        return (seen_s > 0) & (now_s - seen_s <= within_s)
+    def _seen_within(self, now_s: float, within_s: Column) -> NDArray[np.bool_]:
+        """Tell which members were seen within the time that their cohort allows."""
+        rows = self.registry.rows
+        seen_s = rows.last_seen_s[: rows.size]
+        return np.asarray((seen_s > 0) & (now_s - seen_s <= within_s[rows.cohort[: rows.size]]))
+
+    def _forget_s(self) -> Column:
+        """Return per cohort after how long a silent member is not expected any more."""
+        cohorts = self.registry.cohorts
+        return np.maximum(self.policy.forget_s, 2 * cohorts.patience_s[: cohorts.size])
 
     def _update_expected(self, now_s: float) -> None:
         """Expect a report of every member seen lately, and find the cohorts that are small.
@@ -190,7 +227,7 @@ class VerdictEngine:
         Members of a cohort that becomes small, or stops being small, start over.
         """
         rows, cohorts = self.registry.rows, self.registry.cohorts
-        size, seen = cohorts.size, self._seen_within(now_s, self.policy.forget_s)
+        size, seen = cohorts.size, self._seen_within(now_s, self._forget_s())
         expected: Column = np.bincount(rows.cohort[: rows.size][seen], minlength=size).astype(
             np.float64
         )
@@ -200,5 +237,7 @@ class VerdictEngine:
         is_small = np.where(is_old, is_few, cohorts.is_small[:size])
         changed = np.flatnonzero(is_small != cohorts.is_small[:size])
         cohorts.is_small[:size] = is_small
+        of_job = np.bincount(cohorts.job[:size], expected)
+        cohorts.is_alone[:size] = is_small & (of_job[cohorts.job[:size]] <= MIN_MEMBERS)
         if len(changed):
             rows.forget(np.flatnonzero(np.isin(rows.cohort[: rows.size], changed)))

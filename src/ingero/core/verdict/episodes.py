@@ -4,33 +4,35 @@ from collections.abc import Iterable
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.robust import Column
-from ingero.core.verdict import fleet_events
 from ingero.core.verdict.decision import Mask, decide, reset_channels
+from ingero.core.verdict.events.job_events import JobEvents
 from ingero.core.verdict.fast_channel import recent_effect
-from ingero.core.verdict.links import judge_links
+from ingero.core.verdict.job_steps import CalmSteps, find_calm, mark_restless, rose_at
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.price import recent_frames
-from ingero.core.verdict.table import HEALTHY, RECOVERING, STALL, SUSPECT
-from ingero.core.verdict.verdicts import describe_fleet_event, describe_member
+from ingero.core.verdict.table import CHRONIC, HEALTHY, RECOVERING, STALL, STRAGGLER, SUSPECT
+from ingero.core.verdict.verdicts import describe_member
+from ingero.core.verdict.what_if import recent_frames
 
 REFRESH_S = 10.0  # how often excess, cause and price of open episodes are computed again
-ADOPT_S = 300.0  # a level that a whole cohort keeps this long becomes its baseline
+BLAMED = (VerdictState.STRAGGLER, VerdictState.LATE, VerdictState.NOT_SURE)
 
 
 class Episodes:
-    """The open verdict of every episode, by row of its member or cohort."""
+    """The open verdict of every episode, by row of its member, and the events of jobs."""
 
     def __init__(self, registry: MemberRegistry, policy: VerdictPolicy) -> None:
         self.open: dict[int, Verdict] = {}
-        self.open_fleet: dict[int, Verdict] = {}
+        self.events = JobEvents(registry, policy)
         self._registry = registry
         self._policy = policy
         self._refreshed_s = 0.0
+        self._calm: dict[int, CalmSteps | None] = {}  # steps before each open episode
+        self._blamed: dict[int, Verdict] = {}  # what was said while the member was slow
+        self._unsaid: set[int] = set()  # blamed members that an event of their job explains
 
     def advance(self, live: Mask, reporting: Column, now_s: float) -> list[Verdict]:
         """Decide about every cohort and member, and return the verdicts that changed.
@@ -38,77 +40,133 @@ class Episodes:
         `live` are the members that reported lately, `reporting` is their number per cohort.
         """
         rows, size = self._registry.rows, self._registry.rows.size
-        cohorts, cohort = self._registry.cohorts, rows.cohort[:size]
         effect = recent_effect(rows, np.arange(size))
         judged = live & (rows.baseline_samples[:size] > 0)
-        moving = judged & (effect > self._policy.gate)
-        moved = np.bincount(cohort[moving], minlength=cohorts.size).astype(np.float64)
-        known = np.bincount(cohort[judged], minlength=cohorts.size).astype(np.float64)
-        links = judge_links(cohorts, self._mean_step_s(judged), now_s)
-        events, excused = fleet_events.judge(
-            cohorts, moved, known, reporting, links, now_s=now_s, policy=self._policy
-        )
-        changed = self._end_abandoned()
-        changed += self._follow_fleet_events(events, moved, reporting, now_s)
-        is_excused = excused[cohort]
+        changed, is_excused = self.events.advance(judged, effect, reporting, now_s)
+        changed += self._end_abandoned()
         reset_channels(rows, is_excused & (rows.state[:size] <= SUSPECT))
-        members, gone = decide(
-            self._registry, judged & ~is_excused, effect, now_s, policy=self._policy
-        )
-        changed += self._follow_members(members, gone)
+        may_be_blamed = judged & ~is_excused & ~self.events.grouped
+        members, gone = decide(self._registry, may_be_blamed, effect, now_s, policy=self._policy)
+        changed += self._follow_members(members, gone, now_s)
         if now_s - self._refreshed_s >= REFRESH_S:
             self._refreshed_s = now_s
-            self._refresh()
+            changed += self._refresh(now_s)
+        self._mark_restless()
         return changed
 
-    def _mean_step_s(self, judged: Mask) -> Column:
-        """Return the mean length of a step per cohort, NaN where no member reports it."""
-        rows, size = self._registry.rows, self._registry.cohorts.size
-        span_s = rows.span_s[: rows.size]
-        known = judged & ~np.isnan(span_s)
-        cohort = rows.cohort[: rows.size][known]
-        total = np.bincount(cohort, span_s[known], minlength=size)
-        count = np.bincount(cohort, minlength=size)
-        means = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
-        return np.asarray(means, np.float64)
+    def _mark_restless(self) -> None:
+        """Mark the cohorts of jobs that have an open episode or event: their steps are not calm."""
+        rows, cohorts = self._registry.rows, self._registry.cohorts
+        job = cohorts.job[: cohorts.size]
+        jobs = [*rows.job[[*self.open, *self._unsaid]].tolist(), *self.events.slow_jobs()]
+        cohorts.is_restless[: cohorts.size] = np.isin(job, jobs) if jobs else False
 
     def _end_abandoned(self) -> list[Verdict]:
-        """End the episodes of members that started over, in another cohort or with few peers."""
-        over = [index for index in self.open if self._registry.rows.state[index] == HEALTHY]
-        return [
+        """End the episodes of members that started over, or that an event explains now."""
+        rows = self._registry.rows
+        over = [index for index in self.open if rows.state[index] == HEALTHY]
+        changed = [
             self._resolve(index, "compared anew: its peers or labels changed") for index in over
         ]
+        grouped = [index for index in self.open if self.events.in_group(index)]
+        for index in grouped:
+            rows.state[index] = HEALTHY
+            changed.append(self._resolve(index, "one of several: see the event of its job"))
+        return changed
 
     def _resolve(self, index: int, evidence: str) -> Verdict:
+        self._forget(index)
         return msgspec.structs.replace(
             self.open.pop(index), state=VerdictState.RESOLVED, evidence=evidence, next_step=""
         )
 
-    def _follow_members(self, members: Iterable[int], gone: Mask) -> list[Verdict]:
+    def _forget(self, index: int) -> None:
+        self._calm.pop(index, None)
+        self._blamed.pop(index, None)
+        self._unsaid.discard(index)
+
+    def _follow_members(self, members: Iterable[int], gone: Mask, now_s: float) -> list[Verdict]:
         """Open, update or end the episodes of members whose state changed."""
         changed = []
         for index in members:
             state = int(self._registry.rows.state[index])
+            self.events.note(index, state, now_s)
             if state == HEALTHY:
                 reason = "no data any more" if gone[index] else "back among its peers"
-                changed.append(self._resolve(index, reason))
-                continue
-            if state == RECOVERING:  # cause and excess stay those of the slow period
-                verdict = msgspec.structs.replace(self.open[index], state=VerdictState.RECOVERING)
+                if index in self.open:
+                    changed.append(self._resolve(index, reason))
+                self._forget(index)
+            elif state == RECOVERING:
+                changed += self._recover(index)
             else:
-                verdict = describe_member(self._registry, index, self._policy)
-                if state == SUSPECT:
-                    verdict = msgspec.structs.replace(verdict, state=VerdictState.SUSPECT)
-            self.open[index] = verdict
-            changed.append(verdict)
+                changed += self._suspect(index, state, now_s)
         return changed
 
-    def _refresh(self) -> None:
-        """Compute the figures of open episodes again; this does not count as a change."""
+    def _recover(self, index: int) -> list[Verdict]:
+        """Begin the recovery of a member; cause and figures stay those of its slow period."""
+        if index not in self.open:
+            return []
+        self.open[index] = msgspec.structs.replace(
+            self._blamed.get(index, self.open[index]), state=VerdictState.RECOVERING
+        )
+        return [self.open[index]]
+
+    def _suspect(self, index: int, state: int, now_s: float) -> list[Verdict]:
+        """Open or update an episode, unless an event of the job explains it."""
+        if index not in self._calm:
+            self._find_calm(index)
+        if state == STRAGGLER and self.events.explains(index, now_s):
+            self._unsaid.add(index)
+            if index not in self.open:
+                return []
+            return [self._resolve_as_explained(index)]
+        verdict = self._describe(index)
+        if state == SUSPECT:
+            verdict = msgspec.structs.replace(verdict, state=VerdictState.SUSPECT)
+        else:
+            self._blamed[index] = verdict
+        self.open[index] = verdict
+        return [verdict]
+
+    def _resolve_as_explained(self, index: int) -> Verdict:
+        return msgspec.structs.replace(
+            self.open.pop(index),
+            state=VerdictState.RESOLVED,
+            evidence="explained by the event of its job",
+            next_step="",
+        )
+
+    def _describe(self, index: int) -> Verdict:
+        return describe_member(
+            self._registry, index, self._policy, self._calm.get(index), self._blamed.get(index)
+        )
+
+    def _find_calm(self, index: int) -> None:
+        """Keep the calm steps before an episode that begins, and mark those since then."""
+        rows, cohorts = self._registry.rows, self._registry.cohorts
+        cohort = int(rows.cohort[index])
+        since = rose_at(rows, index)
+        self._calm[index] = None
+        if rows.channel[index] != CHRONIC:
+            self._calm[index] = find_calm(cohorts, cohort, since)
+        mark_restless(cohorts, cohort, int(cohorts.step_samples[cohort]) - since)
+
+    def _refresh(self, now_s: float) -> list[Verdict]:
+        """Compute the figures of open episodes again, and return those whose state changed."""
+        changed = self.events.refresh(now_s)
+        for index in sorted(self._unsaid):
+            still = self._registry.rows.state[index] == STRAGGLER
+            if still and not self.events.explains(index, now_s):
+                self._unsaid.discard(index)
+                self.open[index] = self._blamed[index] = self._describe(index)
+                changed.append(self.open[index])
         for index, before in self.open.items():
-            is_blamed = before.state in (VerdictState.STRAGGLER, VerdictState.NOT_SURE)
-            if is_blamed and self._is_still_slow(index, before):
-                self.open[index] = describe_member(self._registry, index, self._policy)
+            is_slow = self._registry.rows.calm_samples[index] == 0
+            if before.state in BLAMED and is_slow and self._is_still_slow(index, before):
+                self.open[index] = self._blamed[index] = self._describe(index)
+                if self.open[index].state is not before.state:
+                    changed.append(self.open[index])
+        return changed
 
     def _is_still_slow(self, index: int, before: Verdict) -> bool:
         """Tell whether the last steps are slow, too.
@@ -124,28 +182,3 @@ class Episodes:
             return True
         mean = np.nanmean(rows.own_s[index, window])
         return bool(mean >= (1 + before.excess / 2) * np.nanmedian(theirs))
-
-    def _follow_fleet_events(
-        self, events: NDArray[np.int8], moved: Column, reporting: Column, now_s: float
-    ) -> list[Verdict]:
-        """Open and end fleet events where the event of a cohort changed."""
-        cohorts, size = self._registry.cohorts, self._registry.cohorts.size
-        adopt = (events == fleet_events.SLOWER) & (cohorts.event[:size] == fleet_events.SLOWER)
-        adopt &= now_s - cohorts.event_since_s[:size] >= ADOPT_S
-        cohorts.baseline_level[:size][adopt] = cohorts.level[:size][adopt]
-        changed = []
-        for cohort in np.flatnonzero(events != cohorts.event[:size]).tolist():
-            before = self.open_fleet.pop(cohort, None)
-            if before is not None:
-                changed.append(
-                    msgspec.structs.replace(before, state=VerdictState.RESOLVED, next_step="")
-                )
-            kind = int(events[cohort])
-            if kind != fleet_events.CLEAR:
-                cohorts.event_since_s[cohort] = now_s
-                self.open_fleet[cohort] = describe_fleet_event(
-                    self._registry, cohort, kind, int(moved[cohort]), int(reporting[cohort])
-                )
-                changed.append(self.open_fleet[cohort])
-        cohorts.event[:size] = events
-        return changed

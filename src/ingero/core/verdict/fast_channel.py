@@ -9,20 +9,23 @@ from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index
 from ingero.core.verdict.policy import CLIP
-from ingero.core.verdict.table import RECENT, SUSPECT, MemberRows
+from ingero.core.verdict.table import RECENT, SUSPECT, CohortRows, MemberRows
 
 CAP = 1.6  # channels stop at this many limits, so that recovery shows soon
 MISSES = 7  # one sample in so many may be low in a slowdown that lasts
 MAX_LASTING = 28  # with the allowed misses, what 32 remembered samples can show
 
 
-def update_fast(rows: MemberRows, members: Index, residual: Column) -> None:
+def update_fast(rows: MemberRows, cohorts: CohortRows, members: Index, residual: Column) -> None:
     """Add one sample of each of these members, which all have a baseline."""
     excess = residual - rows.bias[members]
     z = np.clip(excess / rows.scale[members], -CLIP, CLIP)
     rows.cusum[members] = np.clip(
         rows.cusum[members] + z - rows.k[members], 0.0, CAP * rows.limit[members]
     )
+    calm = members[rows.cusum[members] == 0.0]
+    rows.rose_at[calm] = cohorts.step_samples[rows.cohort[calm]]
+    rows.rose_frame[calm] = cohorts.frames[rows.cohort[calm]]
     rows.recent_excess[members, rows.samples[members] % RECENT] = excess
     rows.rises[members] = (rows.rises[members] << np.uint32(1)) | (z > rows.k[members])
     _count_far(rows, members, z >= CLIP)

@@ -4,13 +4,16 @@ A member is a rank, or a node where the rank is unknown. A cohort is everybody a
 compared with: same cluster, job, workload, GPU model, role and source of own times.
 """
 
+import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ingero.core.robust import Index
-from ingero.core.verdict.table import HEALTHY, CohortRows, MemberRows
+from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.table import HEALTHY, SHARED, CohortRows, MemberRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,13 @@ class Member:
     source: str = ""  # of its own times; each source measures something else
     gpus: int = 1
     usd_per_gpu_hour: float | None = None
+    labels: tuple[tuple[str, str], ...] = ()  # such as ("rack", "r7")
+
+    @property
+    def shared(self) -> tuple[tuple[str, str], ...]:
+        """What this member may have in common with others, as (kind, value)."""
+        known = (("node", self.node), ("GPU model", self.gpu_model), ("stage", self.role))
+        return (*((kind, value) for kind, value in known if value), *self.labels)[:SHARED]
 
     @property
     def cohort(self) -> tuple[str, ...]:
@@ -44,10 +54,17 @@ class Member:
         return (self.cluster, self.job or "", -1 if self.rank is None else self.rank)
 
 
+def digest_of(kind: str, value: str) -> int:
+    """Return a positive number for something that members share."""
+    digest = hashlib.blake2b(f"{kind}\x1f{value}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1 | 1
+
+
 class MemberRegistry:
     """Gives rows to members and cohorts, and frees them; holds the two tables of those rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: VerdictPolicy | None = None) -> None:
+        self.policy = policy or VerdictPolicy()
         self.members: list[Member] = []
         self.rows = MemberRows()
         self.cohorts = CohortRows()
@@ -142,13 +159,43 @@ class MemberRegistry:
     def peers_of(self, index: int, within_s: float) -> Index:
         """Return the other members of a cohort that were seen `within_s` before this one or later.
 
-        Members that left the job are not among them.
+        Where steps are long, that is longer. Members that left the job are not among them.
         """
         rows, size = self.rows, self.rows.size
         peers = (rows.cohort[:size] == rows.cohort[index]) & (rows.last_seen_s[:size] > 0)
+        within_s = max(within_s, float(self.cohorts.patience_s[rows.cohort[index]]))
         peers &= rows.last_seen_s[:size] >= rows.last_seen_s[index] - within_s
         peers[index] = False
         return np.flatnonzero(peers)
+
+    def usual_step_s(self, cohort: int) -> float:
+        """Return the median length of the last steps of a cohort; 0 where it is unknown."""
+        lengths = self.cohorts.step_log[cohort]
+        known = lengths[~np.isnan(lengths)]
+        return float(np.exp(np.median(known))) if len(known) else 0.0
+
+    def slowest_model_s(self, index: int) -> float:
+        """Return the usual own time of the slowest other GPU model in a member's job and role.
+
+        It is 0 where all GPUs of the job are alike.
+        """
+        mine = self.cohort_keys[self.rows.cohort[index]]
+        levels = [
+            float(self.cohorts.level[cohort])
+            for cohort in self.models_beside(int(self.rows.cohort[index]))
+            if self.cohort_keys[cohort] != mine
+        ]
+        return max((math.exp(level) for level in levels if not math.isnan(level)), default=0.0)
+
+    def models_beside(self, cohort: int) -> list[int]:
+        """Return the cohorts that differ from one in nothing but the GPU model, itself included."""
+        key = self.cohort_keys[cohort]
+        same_job = np.flatnonzero(self.cohorts.job[: self.cohorts.size] == self.cohorts.job[cohort])
+        return [
+            other
+            for other in same_job.tolist()
+            if (*self.cohort_keys[other][:3], *self.cohort_keys[other][4:]) == (*key[:3], *key[4:])
+        ]
 
     def _release(self, members: Index) -> list[int]:
         freed: list[int] = members.tolist()
@@ -173,6 +220,9 @@ class MemberRegistry:
         rows.usd_per_hour[index] = (
             np.nan if member.usd_per_gpu_hour is None else member.gpus * member.usd_per_gpu_hour
         )
+        rows.shares[index] = 0
+        digests = [digest_of(kind, value) for kind, value in member.shared]
+        rows.shares[index, : len(digests)] = digests
         rows.job[index] = self.cohorts.job[cohort] = self._job_of(member)
 
     def _new_cohort(self, key: tuple[str, ...]) -> int:

@@ -18,6 +18,12 @@ class SampleBatch:
     `member` holds indexes that the engine gave out. `idle_s` is the part of own time in which the
     GPU waited for its host, `lateness_s` how late the rank arrived at its collectives, and
     `span_s` the wall time of the step.
+
+    Where whole steps are known, `advance_s` is how long the job waited for this member alone: at
+    the place of the step where that was most, the time from the second last arrival to its own, and
+    0 for a member that came last nowhere. `start_late_s` and `enqueue_late_s` say how much later
+    than the median of its peers the member's GPU started, and its host enqueued, the collective at
+    the place of the step that anybody was waited for most.
     """
 
     member: Index
@@ -26,6 +32,9 @@ class SampleBatch:
     idle_s: Column
     lateness_s: Column
     span_s: Column
+    advance_s: Column
+    start_late_s: Column
+    enqueue_late_s: Column
 
     def __len__(self) -> int:
         return len(self.member)
@@ -39,6 +48,9 @@ def make_batch(
     idle_s: Column | None = None,
     lateness_s: Column | None = None,
     span_s: Column | None = None,
+    advance_s: Column | None = None,
+    start_late_s: Column | None = None,
+    enqueue_late_s: Column | None = None,
 ) -> SampleBatch:
     """Return a batch of what is known; own times that no step can have are dropped."""
     own = np.asarray(own_s, np.float64)
@@ -47,9 +59,10 @@ def make_batch(
         np.asarray(member, np.intp),
         np.full(len(own), UNNUMBERED, np.int64) if step is None else np.asarray(step, np.int64),
         own,
-        unknown if idle_s is None else np.asarray(idle_s, np.float64),
-        unknown if lateness_s is None else np.asarray(lateness_s, np.float64),
-        unknown if span_s is None else np.asarray(span_s, np.float64),
+        *(
+            unknown if column is None else np.asarray(column, np.float64)
+            for column in (idle_s, lateness_s, span_s, advance_s, start_late_s, enqueue_late_s)
+        ),
     )
     valid = (own >= SHORTEST_S) & (own <= LONGEST_S)
     return batch if valid.all() else select(batch, valid)
@@ -68,7 +81,7 @@ class FrameBuffer:
 
     def __init__(self) -> None:
         self.duplicates = 0  # samples of a step that the member had reported already
-        self.thin = 0  # samples of steps that too few members reported
+        self._late: list[SampleBatch] = []
         self._parts: list[tuple[SampleBatch, float]] = []
         self._batch: SampleBatch | None = None
         self._arrived: Column = np.empty(0)
@@ -102,9 +115,15 @@ class FrameBuffer:
         complete = counts >= live[of_cohort]
         over = complete | (now_s - np.minimum.reduceat(arrived, starts) >= wait_s[of_cohort])
         thin = over & ~complete & (counts < np.maximum(0.5 * live[of_cohort], 1))
-        self.thin += int(counts[thin].sum())
+        if thin.any():
+            self._late.append(select(batch, thin[group]))
         self._batch, self._arrived = select(batch, ~over[group]), arrived[~over[group]]
         return _frames(batch, cohort, group, over & ~thin, of_cohort)
+
+    def take_late(self) -> SampleBatch | None:
+        """Return the samples of steps that few members reported: the others did before."""
+        late, self._late = self._late, []
+        return _concat(late) if late else None
 
     def _gather(self) -> tuple[SampleBatch | None, Column]:
         """Join what was left at the last tick with what came since."""

@@ -7,14 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index, peer_medians
-from ingero.core.verdict.baseline import learn
+from ingero.core.verdict.advance_channel import close_advances, keep_advances
+from ingero.core.verdict.baseline import first_history, learn, relearn
+from ingero.core.verdict.events.links import follow_transfer, time_inside
 from ingero.core.verdict.fast_channel import update_fast
-from ingero.core.verdict.links import follow_transfer, time_inside
+from ingero.core.verdict.job_steps import close_steps, follow_steps
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.own_times import Frame, SampleBatch, latest, select
 from ingero.core.verdict.stall_channel import update_stalls
-from ingero.core.verdict.table import FRAMES, HEALTHY
+from ingero.core.verdict.table import CLOSED, FRAMES, HEALTHY, RECENT_HISTORY, CohortRows
 
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio
 SAMPLE_S = 1.0  # steps are averaged into samples of about this length
 PACE_S = 5.0  # how long a cohort is watched before its steps per sample are chosen
 MIN_MEMBERS = 3  # in a cohort, for a comparison with peers
@@ -28,8 +31,85 @@ def take_frame(registry: MemberRegistry, frame: Frame, now_s: float) -> int:
     size = registry.cohorts.size
     counts = np.bincount(frame.cohort, minlength=size)[frame.cohort]
     middle = peer_medians(frame.cohort, np.log(frame.batch.own_s))
-    levels = _levels(frame.cohort, middle, size)
+    levels = _levels(frame.cohort, np.log(frame.batch.own_s), middle, size)
+    _remember(registry.cohorts, frame, middle, counts)
     return _take(registry, frame.batch, middle, counts, levels, now_s)
+
+
+def _remember(cohorts: CohortRows, frame: Frame, middle: Column, counts: Index) -> None:
+    """Keep the median of this step, for members that report it later.
+
+    It is in the middle of the medians of peers, which differ by whom they leave out.
+    """
+    first = np.flatnonzero(np.concatenate(([True], frame.cohort[1:] != frame.cohort[:-1])))
+    cohort, step = frame.cohort[first], frame.batch.step[first]
+    place = _slot(step)
+    low, high = np.minimum.reduceat(middle, first), np.maximum.reduceat(middle, first)
+    cohorts.closed_step[cohort, place] = step
+    cohorts.closed_middle[cohort, place] = (low + high) / 2
+    cohorts.closed_members[cohort, place] = counts[first]
+
+
+def _slot(step: NDArray[np.int64]) -> Index:
+    """Return where the median of a step is kept.
+
+    Points of short steps come for every 2ⁿ-th step only; the golden ratio spreads these, too.
+    """
+    spread = step.astype(np.uint64) * GOLDEN >> np.uint64(32)
+    return np.asarray(spread % np.uint64(CLOSED), np.intp)
+
+
+def take_late(registry: MemberRegistry, batch: SampleBatch, now_s: float) -> int:
+    """Take samples of steps that the peers reported earlier; return how many were too late.
+
+    They are compared with what the peers showed at that step, so that a member whose reports take
+    long is judged, and its peers need not wait for it.
+    """
+    rows, cohorts = registry.rows, registry.cohorts
+    cohort, place = rows.cohort[batch.member], _slot(batch.step)
+    is_known = cohorts.closed_step[cohort, place] == batch.step
+    is_known &= cohorts.closed_members[cohort, place] >= MIN_MEMBERS - 1
+    is_known &= ~cohorts.is_small[cohort]
+    late = select(batch, is_known)
+    for turn in _turns(late.member):
+        part = select(late, turn)
+        _keep_residuals(registry, part, cohorts.closed_middle[
+            rows.cohort[part.member], _slot(part.step)
+        ].astype(np.float64))  # fmt: skip
+        per_sample = cohorts.frames_per_sample[rows.cohort[part.member]]
+        is_complete = (per_sample > 0) & (rows.residual_count[part.member] >= per_sample)
+        _close_samples(registry, part.member[is_complete])
+    return len(batch) - len(late)
+
+
+def _turns(member: Index) -> list[Index]:
+    """Return rows such that each turn holds every member at most once, in order."""
+    order = np.argsort(member, kind="stable")
+    ordered = member[order]
+    is_first = np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(ordered)]
+    places = np.arange(len(ordered))
+    turn = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return [order[turn == each] for each in range(int(turn.max(initial=-1)) + 1)]
+
+
+def find_common(registry: MemberRegistry, live: NDArray[np.bool_]) -> None:
+    """Find what all members of a job share now, for cohorts that are too small to tell.
+
+    It is the median over the other members of how far each is from its own baseline.
+    """
+    rows, cohorts = registry.rows, registry.cohorts
+    is_small = cohorts.is_small[: cohorts.size] & ~cohorts.is_alone[: cohorts.size]
+    if not is_small.any():
+        return
+    in_job = np.isin(rows.job[: rows.size], cohorts.job[: cohorts.size][is_small])
+    known = live & in_job & (rows.frames[: rows.size] > 0)
+    members = np.flatnonzero(known & ~np.isnan(rows.baseline_log_own[: rows.size]))
+    members = members[np.argsort(rows.job[members], kind="stable")]
+    own_s = rows.own_s[members, (rows.frames[members] - 1) % FRAMES]
+    away = np.log(own_s) - rows.baseline_log_own[members]
+    rows.common[: rows.size][in_job] = 0.0
+    if len(members):
+        rows.common[members] = np.nan_to_num(peer_medians(rows.job[members], away))
 
 
 def take_unnumbered(
@@ -46,17 +126,18 @@ def take_unnumbered(
     counts = np.bincount(rows.cohort[peers], minlength=size)
     batch = select(batch, np.argsort(rows.cohort[batch.member], kind="stable"))
     cohort = rows.cohort[batch.member]
-    levels = _levels(rows.cohort[peers], middle[peers], size)
+    levels = _levels(rows.cohort[peers], rows.last_log_own[peers], middle[peers], size)
     return _take(registry, batch, middle[batch.member], counts[cohort], levels, now_s)
 
 
-def _levels(cohort: Index, middle: Column, size: int) -> Column:
+def _levels(cohort: Index, own: Column, middle: Column, size: int) -> Column:
     """Return the level of each cohort, NaN for those not present.
 
-    It is the least of the peers' medians: the median without the slowest member.
+    It is the least of the peers' medians: the median without the slowest member. `own` are the
+    logarithms of own times; the one of a single member is its level.
     """
     levels = np.full(size, np.nan)
-    np.fmin.at(levels, cohort, middle)
+    np.fmin.at(levels, cohort, np.where(np.isnan(middle), own, middle))
     return levels
 
 
@@ -78,19 +159,31 @@ def _take(
     if not len(batch):
         return dropped
     members = batch.member
-    residual = np.log(batch.own_s) - np.where(cohorts.is_small[cohort], 0.0, middle)
-    _keep_step(registry, batch, cohort)
+    # A cohort that is too small is compared with its own baselines and the whole job.
+    own = np.nan_to_num(rows.baseline_log_own[members]) * ~cohorts.is_alone[cohort]
+    _keep_residuals(
+        registry, batch, np.where(cohorts.is_small[cohort], own + rows.common[members], middle)
+    )
+    present = _advance_cohorts(registry, batch, cohort, levels, now_s)
+    per_sample = cohorts.frames_per_sample
+    is_complete = (per_sample > 0) & (cohorts.frames % np.maximum(per_sample, 1) == 0)
+    close_steps(cohorts, present[is_complete[present]])
+    _close_samples(registry, members[is_complete[cohort]])
+    return dropped
+
+
+def _keep_residuals(registry: MemberRegistry, batch: SampleBatch, middle: Column) -> None:
+    """Add the residuals of one step to the stall channel and to the samples being made."""
+    rows, cohorts, members = registry.rows, registry.cohorts, batch.member
+    residual = np.log(batch.own_s) - middle
+    _keep_step(registry, batch, rows.cohort[members])
     step = np.where(batch.step < 0, rows.frames[members], batch.step)
     warm = rows.baseline_samples[members] > 0
     if warm.any():
         update_stalls(rows, cohorts, members[warm], residual[warm], step[warm])
     rows.residual_sum[members] += residual
     rows.residual_count[members] += 1
-    _advance_cohorts(registry, cohort, levels, time_inside(batch), now_s)
-    per_sample = cohorts.frames_per_sample
-    is_complete = (per_sample > 0) & (cohorts.frames % np.maximum(per_sample, 1) == 0)
-    _close_samples(registry, members[is_complete[cohort]])
-    return dropped
+    keep_advances(rows, batch)
 
 
 def _keep_step(registry: MemberRegistry, batch: SampleBatch, cohort: Index) -> None:
@@ -99,6 +192,7 @@ def _keep_step(registry: MemberRegistry, batch: SampleBatch, cohort: Index) -> N
     rows.own_s[members, rows.frames[members] % FRAMES] = batch.own_s
     rows.idle_s[members, rows.frames[members] % FRAMES] = batch.idle_s
     rows.frames[members] += 1
+    rows.last_step[members] = batch.step
     _follow_baselines(registry, batch, cohort)
     rows.span_s[members] = _follow(rows.span_s[members], batch.span_s)
     late = _follow(rows.lateness_s[members], batch.lateness_s)
@@ -129,17 +223,20 @@ def _follow_baselines(registry: MemberRegistry, batch: SampleBatch, cohort: Inde
 
 
 def _advance_cohorts(
-    registry: MemberRegistry, cohort: Index, levels: Column, inside: Column, now_s: float
-) -> None:
+    registry: MemberRegistry, batch: SampleBatch, cohort: Index, levels: Column, now_s: float
+) -> Index:
+    """Add one step of the cohorts in this batch, and return them."""
     cohorts = registry.cohorts
     first = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
     present = cohort[first]
     cohorts.level[present] = _follow(cohorts.level[present], levels[present])
     cohorts.frames[present] += 1
-    follow_transfer(cohorts, present, first, inside)
+    follow_transfer(cohorts, present, first, time_inside(batch))
+    follow_steps(cohorts, present, first, batch.span_s, levels[present])
     unknown = present[cohorts.frames_per_sample[present] == 0]
     if len(unknown):
         _find_pace(registry, unknown, now_s)
+    return present
 
 
 def _find_pace(registry: MemberRegistry, unknown: Index, now_s: float) -> None:
@@ -159,12 +256,17 @@ def _find_pace(registry: MemberRegistry, unknown: Index, now_s: float) -> None:
 def _close_samples(registry: MemberRegistry, members: Index) -> None:
     """Feed the mean residual since the last sample to the fast channel and the baseline."""
     rows = registry.rows
+    if (rows.advance_count[members] > 0).any():
+        first = first_history(rows, registry.cohorts, registry.policy)
+        close_advances(rows, registry.cohorts, members, registry.policy, first)
     members = members[rows.residual_count[members] > 0]
     residual = rows.residual_sum[members] / rows.residual_count[members]
     rows.residual_sum[members] = 0.0
     rows.residual_count[members] = 0.0
     warm = rows.baseline_samples[members] > 0
-    update_fast(rows, members[warm], residual[warm])
+    update_fast(rows, registry.cohorts, members[warm], residual[warm])
     learn(rows, registry.cohorts, members, residual)
+    rows.latest[members, rows.samples[members] % RECENT_HISTORY] = residual
     rows.samples[members] += 1
     rows.quiet_samples[members] += 1
+    relearn(rows, registry.cohorts, members)

@@ -38,6 +38,8 @@ def update_stalls(
     )
     gain = np.where(onset, np.log(STALL_RATIO), np.log((1 - STALL_RATIO * rate) / (1 - rate)))
     rows.stall_cusum[members] = np.clip(rows.stall_cusum[members] + gain, 0.0, CAP * STALL_LIMIT)
+    calm = members[rows.stall_cusum[members] == 0.0]
+    rows.stall_rose_at[calm] = cohorts.step_samples[rows.cohort[calm]]
     rows.recent_stalls[members] = rows.recent_stalls[members] * STALL_MEMORY + onset
     rows.recent_steps[members] = rows.recent_steps[members] * STALL_MEMORY + 1
     hit = members[onset]

@@ -4,18 +4,31 @@ import hashlib
 import math
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from ingero.contract.collective import CollectiveSource
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.robust import Index
-from ingero.core.verdict import fleet_events
+from ingero.core.verdict.advance_channel import advance_effect
 from ingero.core.verdict.fast_channel import margin_of_error
+from ingero.core.verdict.job_steps import CalmSteps
+from ingero.core.verdict.loss import Loss, measure_loss
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.price import own_shown, price, recent_frames
 from ingero.core.verdict.stall_channel import stall_period
-from ingero.core.verdict.table import CHRONIC, STALL, MemberRows
+from ingero.core.verdict.table import (
+    ADVANCE,
+    ALARM_FRAMES,
+    CHRONIC,
+    FEW,
+    FRAMES,
+    STALL,
+    STRAGGLER,
+    SUSPECT,
+    MemberRows,
+)
+from ingero.core.verdict.what_if import own_shown, recent_frames
 
 NEXT_STEP: Final = {
     CauseClass.COMPUTE: "check clocks, power cap, temperature, ECC of this GPU; "
@@ -29,20 +42,8 @@ NEXT_STEP: Final = {
     CauseClass.UNKNOWN: "start the job with `ingero run`: GPU-timed collectives "
     "distinguish compute from host",
 }
-FLEET_CAUSE: Final = {
-    fleet_events.SPLIT: CauseClass.STRUCTURAL,
-    fleet_events.LINKS: CauseClass.NETWORK,
-    fleet_events.STOPPED: CauseClass.HANG,
-}
-FLEET_NEXT_STEP: Final = {
-    fleet_events.SPLIT: "label what differs (GPU model, role), so that each group has its own "
-    "cohort",
-    fleet_events.LINKS: "read NIC and switch counters; `ingero blame` on saved rings of the plugin "
-    "names the communicator",
-    fleet_events.STOPPED: "if it should run: `ingero blame --live` on its nodes reads their dumps "
-    "and names the rank",
-}
-SHARED_NEXT_STEP: Final = "look for what they share: switch, storage, power, a code or data change"
+LATE_NEXT_STEP: Final = "nothing: the job does not lose time by it"
+HARMLESS = 0.9  # quantile of what peers enqueue late by without starting late
 MEASURED_BY: Final[dict[str, str]] = {
     CollectiveSource.EBPF: "host time between probes and waits for the GPU; "
     "the NCCL plugin would measure the GPU's own time",
@@ -53,73 +54,150 @@ MEASURED_BY: Final[dict[str, str]] = {
 
 def episode_id(member: Member, since_s: float) -> str:
     """Return an id that is the same for the same member and first suspicion in every replay."""
-    return _short_hash((*(str(part) for part in member.key), member.role, f"{since_s:.3f}"))
+    return short_hash((*(str(part) for part in member.key), member.role, f"{since_s:.3f}"))
 
 
-def describe_member(registry: MemberRegistry, index: int, policy: VerdictPolicy) -> Verdict:
-    """Return the verdict on a member as a straggler; the caller sets another state if needed."""
+def describe_member(
+    registry: MemberRegistry,
+    index: int,
+    policy: VerdictPolicy,
+    calm: CalmSteps | None = None,
+    before: Verdict | None = None,
+) -> Verdict:
+    """Return the verdict on a member that is slow; the caller sets another state if needed.
+
+    `calm` are the steps before its episode, and `before` is what was said of it while it was slow:
+    a class stays for the whole episode.
+    """
     rows, member = registry.rows, registry.members[index]
     peers = registry.peers_of(index, policy.stale_s)
-    is_stall = rows.channel[index] == STALL
+    period = stall_period(rows, index) if rows.channel[index] == STALL else None
     error = float(margin_of_error(rows, np.array([index]))[0])
-    cause = CauseClass.STALL if is_stall else cause_of(rows, index, peers)
-    period = stall_period(rows, index) if is_stall else None
     excess = _excess(rows, index)
-    is_small = bool(registry.cohorts.is_small[rows.cohort[index]])
-    usd = None if is_small else price(rows, index, peers, policy, excess=excess, period=period)
-    reference = (
-        "its own baseline (fewer than 3 members)"
-        if is_small
-        else f"the median of {len(peers)} peers"
+    was_late = None if before is None else before.state is VerdictState.LATE
+    loss = measure_loss(
+        registry, index, peers, calm, policy, excess=excess, period=period, was_late=was_late
     )
+    reference = _reference(registry, index, len(peers))
     evidence = _evidence(rows, index, f"{excess:+.1%} ±{error:.1%}", reference, period)
     source = MEASURED_BY.get(member.source, member.source)
-    return Verdict(
+    verdict = Verdict(
         episode=episode_id(member, float(rows.since_s[index])),
-        state=VerdictState.NOT_SURE if is_small else VerdictState.STRAGGLER,
+        state=VerdictState.NOT_SURE,
         node=member.node,
         rank=member.rank,
         job=member.job,
-        cause=cause,
+        cause_class=_class_of(rows, index, peers, before),
         excess=round(excess, 4),
         error=round(error, 4),
         since=round(float(rows.since_s[index]), 3),
         period=period,
         peers=len(peers),
-        usd_per_hour=usd,
         confidence=_confidence(excess, error),
-        evidence=f"{evidence} ({source})" if source else evidence,
-        next_step=NEXT_STEP[cause],
+        evidence=_join(_steps_said(loss), evidence, f"({source})" if source else ""),
+    )
+    verdict = msgspec.structs.replace(verdict, next_step=NEXT_STEP[verdict.cause_class])
+    if registry.cohorts.is_alone[rows.cohort[index]]:
+        return verdict
+    verdict = _with_loss(verdict, loss)
+    doubt = _doubt(registry, index)
+    if not doubt:
+        return verdict
+    evidence = f"{verdict.evidence}; {doubt}"
+    return msgspec.structs.replace(verdict, state=VerdictState.NOT_SURE, evidence=evidence)
+
+
+def _doubt(registry: MemberRegistry, index: int) -> str:
+    """Return why it is not sure that this member is the slow one, or nothing."""
+    rows, cohort = registry.rows, int(registry.rows.cohort[index])
+    expected = float(registry.cohorts.expected[cohort])
+    if expected < 2:
+        return "nobody else has its role, so it may just have more work"
+    mine = rows.cohort[: rows.size] == cohort
+    slow = int((mine & np.isin(rows.state[: rows.size], (SUSPECT, STRAGGLER))).sum())
+    if expected < FEW and slow >= 2 and 2 * slow >= expected:
+        return f"{slow} of {expected:.0f} are slow, so the others may be the unusual ones"
+    return ""
+
+
+def _reference(registry: MemberRegistry, index: int, peers: int) -> str:
+    """Return what the own time of a member is compared with, as a part of the evidence."""
+    cohorts, cohort = registry.cohorts, registry.rows.cohort[index]
+    if cohorts.is_alone[cohort]:
+        return "its own baseline (fewer than 3 members)"
+    if cohorts.is_small[cohort]:
+        return "its own baseline and the other ranks of the job"
+    return f"the median of {peers} peers"
+
+
+def _with_loss(verdict: Verdict, loss: Loss) -> Verdict:
+    """Return the verdict with its headline, its price and what to do."""
+    return msgspec.structs.replace(
+        verdict,
+        state=VerdictState.LATE if loss.is_late else VerdictState.STRAGGLER,
+        loss=round(loss.share, 4),
+        loss_error=None if loss.error is None else round(loss.error, 4),
+        at_most=loss.at_most,
+        usd_per_hour=loss.usd_per_hour,
+        next_step=LATE_NEXT_STEP if loss.is_late else NEXT_STEP[verdict.cause_class],
     )
 
 
-def describe_fleet_event(
-    registry: MemberRegistry, cohort: int, kind: int, moved: int, live: int
-) -> Verdict:
-    """Return one verdict for a whole cohort; its node is empty because no node is to blame."""
-    cohorts, key = registry.cohorts, registry.cohort_keys[cohort]
-    since = float(cohorts.event_since_s[cohort])
-    is_unsure = kind in (fleet_events.SPLIT, fleet_events.STOPPED)
-    rise = float(np.expm1(cohorts.level[cohort] - cohorts.baseline_level[cohort]))
-    return Verdict(
-        episode=_short_hash((*key, f"{since:.3f}")),
-        state=VerdictState.NOT_SURE if is_unsure else VerdictState.FLEET_EVENT,
-        node="",
-        job=key[1] or None,
-        cause=FLEET_CAUSE.get(kind, CauseClass.FLEET),
-        excess=round(rise, 4) if kind == fleet_events.SLOWER else None,
-        since=round(since, 3),
-        peers=live,
-        evidence=fleet_events.describe(cohorts, cohort, kind, moved, live),
-        next_step=FLEET_NEXT_STEP.get(kind, SHARED_NEXT_STEP),
-    )
+def _class_of(rows: MemberRows, index: int, peers: Index, before: Verdict | None) -> CauseClass:
+    if rows.channel[index] == STALL:
+        return CauseClass.STALL
+    if before is not None and before.cause_class is not CauseClass.UNKNOWN:
+        return before.cause_class
+    return cause_of(rows, index, peers)
+
+
+def _steps_said(loss: Loss) -> str:
+    """Return the steps that the loss was measured on, as the beginning of the evidence."""
+    if loss.calm_s is None or loss.slow_s is None:
+        return ""
+    before, now = _duration(loss.calm_s), _duration(loss.slow_s)
+    if loss.at_most:
+        return f"steps take {now}, calm ones {before}, which vary too much to compare;"
+    return f"steps take {now} instead of {before};"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+def _join(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
 
 
 def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
-    """Return HOST when the GPU was idle during most of the excess, COMPUTE when it was busy.
+    """Return HOST when the host came too late, COMPUTE when the GPU did.
 
     Without GPU timing the cause is UNKNOWN.
     """
+    placed = _class_where_it_arises(rows, index, peers)
+    return _class_by_idle_time(rows, index, peers) if placed is None else placed
+
+
+def _class_where_it_arises(rows: MemberRows, index: int, peers: Index) -> CauseClass | None:
+    """Compare at the place of the step that the job waits at most; None without whole steps.
+
+    A host may enqueue late without any consequence: that much is excused, as far as peers show it.
+    """
+    count = int(rows.late_frames[index])
+    places = np.arange(max(count - FRAMES, 0), count) % FRAMES
+    start, enqueue = rows.start_late_s[index, places], rows.enqueue_late_s[index, places]
+    known = np.isfinite(start) & np.isfinite(enqueue)
+    if known.sum() < ALARM_FRAMES:
+        return None
+    late = known & (start >= np.median(start[known]))  # the steps in which it was waited for
+    harmless = np.maximum(rows.enqueue_late_s[peers] - rows.start_late_s[peers], 0.0)
+    excused = float(np.nanquantile(harmless, HARMLESS)) if np.isfinite(harmless).any() else 0.0
+    start_s, enqueue_s = float(np.mean(start[late])), float(np.mean(enqueue[late]))
+    return CauseClass.HOST if enqueue_s - excused >= 0.5 * start_s else CauseClass.COMPUTE
+
+
+def _class_by_idle_time(rows: MemberRows, index: int, peers: Index) -> CauseClass:
+    """Return HOST when the GPU was idle during most of the excess of own time."""
     window = recent_frames(rows, index)
     idle = rows.idle_s[np.append(peers, index)][:, window]
     own = own_shown(rows, index, peers, window)
@@ -132,7 +210,8 @@ def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
     return CauseClass.HOST if idle_excess > 0.5 * own_excess else CauseClass.COMPUTE
 
 
-def _short_hash(parts: tuple[str, ...]) -> str:
+def short_hash(parts: tuple[str, ...]) -> str:
+    """Return a digest that names an episode."""
     return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -169,6 +248,12 @@ def _evidence(rows: MemberRows, index: int, size: str, reference: str, period: i
     if rows.hidden[index] > 0:
         reference = (
             f"its own baseline and {reference}, whose compute is hidden while they wait for it"
+        )
+    if channel == ADVANCE:
+        waits = float(advance_effect(rows, np.array([index]))[0])
+        return (
+            f"the job waits {waits:.1%} of each step for it alone, "
+            f"own time {size} against {reference}"
         )
     ratio = float(rows.cusum[index] / rows.limit[index])
     return f"own time {size} against {reference}, {ratio:.1f}x the decision limit{waited}"

@@ -94,9 +94,9 @@ class StoreClient:
         self._stopping = True
         process = self._process
         if process is not None and self._writer is not None:
-            self._send(Durable(self._durable, now=True))
-            self._send(Stop())
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError, StoreRestarting):
+                self._send(Durable(self._durable, now=True))
+                self._send(Stop())
                 await self._writer.drain()
             await wait_or_kill(process, STOP_TIMEOUT_S)
         for task in self._tasks:
@@ -156,8 +156,9 @@ class StoreClient:
         barrier: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._barriers.append((sequence, barrier))
         if self._writer is not None:
-            self._send(Durable(self._durable, now=True))
-            self._told = self._durable
+            with contextlib.suppress(StoreRestarting):
+                self._send(Durable(self._durable, now=True))
+                self._told = self._durable
         try:
             await asyncio.wait_for(barrier, timeout_s)
         except TimeoutError:
@@ -255,8 +256,10 @@ class StoreClient:
         while True:
             await asyncio.sleep(TELL_EVERY_S)
             if self._writer is not None and self._durable > self._told:
-                self._told = self._durable
-                self._send(Durable(self._durable, now=bool(self._barriers)))
+                # a store that has just ended need not know: the next one is told everything
+                with contextlib.suppress(StoreRestarting):
+                    self._send(Durable(self._durable, now=bool(self._barriers)))
+                    self._told = self._durable
 
     def _dispatch(self, message: Ready | Progress | Answer) -> None:
         if isinstance(message, Answer):
@@ -286,8 +289,15 @@ class StoreClient:
                 future.set_exception(StoreRestarting(reason))
 
     def _send(self, message: ToStore) -> None:
+        """Send a message; raise StoreRestarting if the store has just ended.
+
+        Its socket may be closed before `_supervise` has noticed. uvloop then raises RuntimeError.
+        """
         assert self._writer is not None
-        self._writer.write(encode(message))
+        try:
+            self._writer.write(encode(message))
+        except RuntimeError:
+            raise StoreRestarting("it has just ended") from None
 
     async def _receive(self, reader: asyncio.StreamReader) -> Ready | Progress | Answer:
         (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))

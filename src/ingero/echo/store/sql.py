@@ -11,6 +11,7 @@ from ingero.echo.store.query import run_query
 from ingero.storage.events.schema import READABLE
 
 TABLES: Final = tuple(table.name for table in READABLE)
+_EVERY_ROW: Final = 1 << 62
 _ABOUT_THE_TEXT: Final = ("Binder Error", "Catalog Error", "Parser Error")
 
 
@@ -34,21 +35,28 @@ def run_user_sql(
                 "EXPLAIN shows statistics of all clusters; it needs a token without a cluster "
                 "scope",
             )
-        hide_other_clusters(cursor, clusters)
+        hide_other_clusters(cursor, clusters, first=not checked.is_plain)
     try:
         return run_query(cursor, checked.text, [], limits)
     except QueryFailed as error:
         if clusters is None or error.code != "bad_sql" or str(error).startswith(_ABOUT_THE_TEXT):
             raise
-        # DuckDB may evaluate a condition before the view's own, so the value may be another's
+        # the rows of others are hidden by now; if they ever were not, their values stay unsaid
         kind = str(error).partition(":")[0]
         raise QueryFailed(
             "bad_sql", f"{kind}: a value does not fit; TRY_CAST returns NULL for such values"
         ) from None
 
 
-def hide_other_clusters(cursor: duckdb.DuckDBPyConnection, clusters: Sequence[str]) -> None:
-    """Make every readable table show only the rows of `clusters` in this cursor."""
+def hide_other_clusters(
+    cursor: duckdb.DuckDBPyConnection, clusters: Sequence[str], *, first: bool
+) -> None:
+    """Make every readable table show only the rows of `clusters` in this cursor.
+
+    With `first`, DuckDB hides rows before it computes anything else. It does not move conditions
+    below a LIMIT, which therefore is a barrier; rows are then read by one thread and in full.
+    """
+    barrier = f" LIMIT {_EVERY_ROW}" if first else ""
     row = cursor.execute("SELECT current_database()").fetchone()
     database = str(row[0] if row else "").replace('"', '""')
     wanted = ", ".join("'" + cluster.replace("'", "''") + "'" for cluster in clusters) or "NULL"
@@ -58,4 +66,5 @@ def hide_other_clusters(cursor: duckdb.DuckDBPyConnection, clusters: Sequence[st
         # values
         cursor.execute(
             f"CREATE TEMP VIEW {table} AS SELECT * FROM {source} WHERE cluster_id IN ({wanted})"
+            f"{barrier}"
         )

@@ -11,7 +11,7 @@ from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, iso, question
 from ingero.echo.tools.records import load_records
 from ingero.echo.tools.scores import Scores, load_scores
 
-_STATES: Final = {"straggler": 0, "suspect": 2, "recovering": 3}
+_STATES: Final = {"straggler": 0, "suspect": 2, "recovering": 3, "late": 4}
 _BELOW_LINE: Final = "below_threshold"
 _BELOW: Final = 1  # a score below the threshold ranks after a verdict and before a suspicion
 _VERDICTS: Final = """SELECT * EXCLUDE (seq, idx, received_ts), epoch_us(since) AS since_us
@@ -19,6 +19,10 @@ FROM verdicts
 WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
 QUALIFY row_number() OVER (PARTITION BY episode ORDER BY ts DESC, seq DESC, idx DESC) = 1
 ORDER BY ts DESC"""
+_FIELDS: Final = (
+    *("cause", "link", "loss", "loss_error", "excess", "period", "usd_per_hour"),
+    *("confidence", "evidence", "next"),
+)
 _SINCE: Final = f"""WITH scores AS (SELECT node_id, ts, value_double FROM events
   WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
     AND metric_name = '{names.HEALTH_SCORE}'
@@ -34,8 +38,11 @@ class StragglersQuestion(Asked, kw_only=True):
     limit: Limit = 20
 
 
-class Straggler(msgspec.Struct, omit_defaults=True):
-    """One slow node or rank; `reasons` names the sources: verdict, score, lateness."""
+class Straggler(msgspec.Struct, omit_defaults=True, rename={"cause_class": "class"}):
+    """One slow node or rank; `reasons` names the sources: verdict, score, lateness.
+
+    `loss` is the share of its slow step that the job loses, an upper bound with `at_most`.
+    """
 
     node_id: str
     state: str
@@ -44,7 +51,12 @@ class Straggler(msgspec.Struct, omit_defaults=True):
     score: float | None = None
     gap: float | None = None
     since: str | None = None
+    cause_class: str | None = None
     cause: str | None = None
+    loss: float | None = None
+    loss_error: float | None = None
+    at_most: bool = False
+    link: str | None = None
     excess: float | None = None
     lateness_ms: float | None = None
     period: int | None = None
@@ -180,11 +192,9 @@ async def _add_verdicts(asker: Asker, cluster: str, window: str, ranking: _Ranki
             reason="verdict",
             state=row["state"],
             since=None if row["since_us"] is None else iso(row["since_us"] / 1e6),
-            cause=row["class"],
-            **{
-                name: row[name]
-                for name in ("excess", "period", "usd_per_hour", "confidence", "evidence", "next")
-            },
+            cause_class=row["class"],
+            at_most=bool(row["at_most"]),
+            **{name: row[name] for name in _FIELDS},
         )
     return notes
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from ingero.errors import StoreError
-from ingero.storage.events.schema import AUDIT_LOG, META, TABLES, VIEWS, Table
+from ingero.storage.events.schema import AUDIT_LOG, META, TABLES, VERDICTS, VIEWS, Table
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 
 class Connection(Protocol):
@@ -65,6 +65,13 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
         *comments(AUDIT_LOG),
         *comments(META),
         "INSERT INTO meta VALUES ('requests_dropped', 0)",
+    ],
+    3: [
+        *(
+            f"ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS {name} {kind}"
+            for name, kind, _ in VERDICTS.columns[-6:]
+        ),
+        *comments(VERDICTS),
     ],
 }
 

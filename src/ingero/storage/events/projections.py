@@ -163,7 +163,10 @@ _DETECTED: Final = "TRY_CAST(o->>'$.detected_at' AS TIMESTAMP_NS)"
 # the fields that are not text, each with its value, or NULL where its column cannot hold it
 _VERDICT_FIELDS: Final = {
     **{name: f"TRY_CAST(o->>'$.{name}' AS INTEGER)" for name in ("rank", "period", "peers")},
-    **{name: _real(name) for name in ("excess", "error", "usd_per_hour", "confidence")},
+    **{
+        name: _real(name)
+        for name in ("excess", "error", "usd_per_hour", "confidence", "loss", "loss_error")
+    },
     "since": f"CASE WHEN {_SINCE} BETWEEN 0 AND {LARGEST_SINCE_S} "
     f"THEN make_timestamp(({_SINCE} * 1e6)::BIGINT) END",
 }
@@ -178,7 +181,8 @@ SELECT seq, idx, ts, received_ts, cluster_id, o->>'$.episode', o->>'$.state',
   coalesce(o->>'$.job', job_id), o->>'$.class', {_VERDICT_FIELDS["excess"]},
   {_VERDICT_FIELDS["error"]}, {_VERDICT_FIELDS["since"]}, {_VERDICT_FIELDS["period"]},
   {_VERDICT_FIELDS["peers"]}, {_VERDICT_FIELDS["usd_per_hour"]}, {_VERDICT_FIELDS["confidence"]},
-  o->>'$.evidence', o->>'$.next'
+  o->>'$.evidence', o->>'$.next', {_VERDICT_FIELDS["loss"]}, {_VERDICT_FIELDS["loss_error"]},
+  coalesce(TRY_CAST(o->>'$.at_most' AS BOOLEAN), false), o->>'$.cause', o->>'$.link', o->>'$.shared'
 FROM (SELECT *, {_OBJECT} AS o FROM batch
   WHERE metric_name = '{names.VERDICT_EVENT}' AND kind = 'log')"""
 

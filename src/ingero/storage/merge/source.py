@@ -17,7 +17,11 @@ from urllib.parse import quote
 from ingero.errors import ForeignFile, StoreError
 from ingero.storage.merge.statements import needs_force_node
 from ingero.storage.trace.database import sibling_files
-from ingero.storage.trace.reading import connect_readonly, require_regular_siblings
+from ingero.storage.trace.reading import (
+    connect_readonly,
+    require_content,
+    require_regular_siblings,
+)
 
 ENDING_BYTES: Final = 16 * 1024
 LOG_HEADER_BYTES: Final = 32  # changes when the log is restarted
@@ -29,6 +33,7 @@ def readable_copy(path: Path, folder: Path) -> Path:
     Reading a write-ahead log would create files beside the source.
     """
     require_regular_siblings(path)
+    require_content(path)
     database, log, _ = sibling_files(path)
     if not (log.exists() and log.stat().st_size):
         return database

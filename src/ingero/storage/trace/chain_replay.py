@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ingero.contract.chain import chain_id, severity_order
-from ingero.core.chains.recommendations import Host
+from ingero.core.chains.neighbours import Host
 from ingero.core.chains.replay import replay
 from ingero.storage.trace.chains import RecordedChain
 from ingero.storage.trace.rows import read_events, read_nodes, read_samples

@@ -73,6 +73,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     wal = sibling_files(path)[1]
     require_regular_siblings(path)
     try:
+        require_content(path)
         connection = (
             _open_with_log(path)
             if wal.exists() and wal.stat().st_size
@@ -81,11 +82,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         posing = connection.execute(_POSING_SQL).fetchone()
         columns = set(table_columns(connection, "events"))
-        problem = (
-            _problem(version, posing, columns)
-            if path.stat().st_size
-            else "is empty: its copy was cut short"
-        )
+        problem = _problem(version, posing, columns)
         if problem:
             connection.close()
             raise ForeignFile(f"{path} {problem}")
@@ -104,6 +101,15 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     except OSError as error:
         raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
     return connection
+
+
+def require_content(path: Path) -> None:
+    """Raise ForeignFile for an empty file, before anything reads it.
+
+    Files of the kernel without a size, such as /proc/kmsg, may let their readers wait forever.
+    """
+    if not path.stat().st_size:
+        raise ForeignFile(f"{path} is empty: its copy was cut short")
 
 
 def require_regular_siblings(path: Path) -> None:

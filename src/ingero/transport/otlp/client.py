@@ -6,15 +6,16 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from ingero.contract import names
+from ingero.contract.causes import Ask, decode_asks
 from ingero.contract.otlp.body import Encoding, decode_response
 from ingero.contract.otlp.codec import encode_json, encode_protobuf
 from ingero.contract.otlp.values import MetricsRequest, TracesRequest
@@ -31,6 +32,7 @@ MAX_REPLY_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 300.0  # an absurd value must not stop an agent from pushing
 RETRY_DELAY_S = 0.2
 IDLE_CONNECTION_S = 30.0  # new connections follow changes of DNS to other replicas
+T = TypeVar("T")
 _SECONDS = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -44,6 +46,7 @@ class PushReply:
     delivery: Delivery = Delivery.MISS
     threshold: ServedThreshold | None = None
     verdicts: tuple[Verdict, ...] = ()
+    asks: tuple[Ask, ...] = ()
     rejected_points: int = 0
 
 
@@ -175,6 +178,8 @@ def _http_reply(
         headers.get(names.THRESHOLD_HEADER),
         headers.get(names.QUORUM_HEADER),
         headers.get(names.VERDICT_HEADER),
+        headers.get(names.QUORUM_REASON_HEADER),
+        headers.get(names.ASK_HEADER),
     )
 
 
@@ -200,23 +205,29 @@ def partial_success(body: bytes, encoding: Encoding) -> tuple[int, str]:
 
 
 def with_delivery(
-    reply: PushReply, threshold: str | None, quorum: str | None, verdicts: str | None
+    reply: PushReply,
+    threshold: str | None,
+    quorum: str | None,
+    verdicts: str | None,
+    reason: str | None,
+    asks: str | None = None,
 ) -> PushReply:
-    """Return the reply with threshold and verdicts; unreadable verdicts are ignored."""
-    delivery, served = decode_headers(threshold, quorum)
-    try:
-        found = tuple(decode_verdicts(verdicts)) if verdicts else ()
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        found = ()
-    return PushReply(
-        outcome=reply.outcome,
-        detail=reply.detail,
-        retry_after_s=reply.retry_after_s,
+    """Return the reply with threshold, verdicts and asks; what is unreadable is ignored."""
+    delivery, served = decode_headers(threshold, quorum, reason)
+    return replace(
+        reply,
         delivery=delivery,
         threshold=served,
-        verdicts=found,
-        rejected_points=reply.rejected_points,
+        verdicts=_decoded(decode_verdicts, verdicts),
+        asks=_decoded(decode_asks, asks),
     )
+
+
+def _decoded(decode: Callable[[str], Iterable[T]], text: str | None) -> tuple[T, ...]:
+    try:
+        return tuple(decode(text)) if text else ()
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return ()
 
 
 def parse_retry_after(text: str | None, now_unix_s: float) -> float | None:

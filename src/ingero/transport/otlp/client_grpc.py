@@ -94,6 +94,8 @@ class GrpcPush:
             found.get(names.THRESHOLD_METADATA),
             found.get(names.QUORUM_METADATA),
             found.get(names.VERDICT_METADATA),
+            found.get(names.QUORUM_REASON_METADATA),
+            found.get(names.ASK_METADATA),
         )
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:

@@ -23,6 +23,7 @@ from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, Trace
 from ingero.errors import AuthError, MalformedPush, TooLarge, Unavailable
 from ingero.transport.admission import Admission
 from ingero.transport.bearer import AUTHORIZATION
+from ingero.transport.connections import GRPC_SHARE, share_of_files
 from ingero.transport.listen import parse_address, plain_peer, port_holder
 from ingero.transport.otlp.server_http import (
     GRPC_CODES,
@@ -48,6 +49,7 @@ _OPTIONS: Final = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.max_concurrent_streams", 1024),  # calls at once on one connection
     ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),  # agents push at least once a minute
     # a peer that stops inside a frame cannot answer a ping
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -218,7 +220,11 @@ def grpc_listener(
     Calls beyond `max_running` that have their message, and those beyond the limit of `admission`,
     are refused with a delay.
     """
-    options = (*_OPTIONS, ("grpc.max_receive_message_length", max_message_bytes))
+    options = (
+        *_OPTIONS,
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_allowed_incoming_connections", share_of_files(GRPC_SHARE)),
+    )
     server = grpc.aio.server(options=options)
     handler = _Service(service, admission or Admission(), max_running)
     server.add_generic_rpc_handlers((handler,))

@@ -11,6 +11,7 @@ import click
 from ingero.cli.dispatch import run_click
 from ingero.cli.settings import LOG_LEVEL, options_of
 from ingero.config.fleet import FleetConfig
+from ingero.config.fleet_files import require_files
 from ingero.config.loader import load_file, to_mapping
 from ingero.config.merge import entries_of, merged
 
@@ -52,6 +53,7 @@ def fleet(
     if print_config:
         _print_config(config, as_json)
         return 0
+    require_files(config)
     if check:
         from ingero.fleet.app import check_files
 

@@ -1,4 +1,4 @@
-"""The price of a slow member: what its job would gain without it, in dollars per hour.
+"""What the job loses by a slow member at most, as far as own times can tell.
 
 Where collectives overlap compute, peers that wait for a slow member compute during that wait.
 Their own time then falls by far more than the slow member's rises. In that case the own time
@@ -10,12 +10,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.cost import loss_per_hour
 from ingero.core.robust import Column, Index
+from ingero.core.verdict.advance_channel import advance_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.table import (
     ALARM_FRAMES,
+    CHRONIC,
     FRAMES,
     HEALTHY,
     STALL,
@@ -60,38 +61,60 @@ def own_shown(rows: MemberRows, index: int, peers: Index, window: Index) -> NDAr
     return own
 
 
-def price(
-    rows: MemberRows,
-    index: int,
-    peers: Index,
-    policy: VerdictPolicy,
-    *,
-    excess: float,
-    period: int | None,
-) -> float | None:
-    """Return the dollars per hour that this member costs its job at most; None without a rate."""
-    job_usd = _job_usd(rows, index, policy)
-    if math.isnan(job_usd):
-        return None
+def most_lost(
+    registry: MemberRegistry, index: int, peers: Index, *, excess: float, period: int | None
+) -> float:
+    """Return the share of its time that the job loses by this member at most."""
+    rows = registry.rows
     cohort = np.append(peers, index)
     own = own_shown(rows, index, peers, recent_frames(rows, index))
     typical = float(np.nanmedian(own))
     if rows.channel[index] == STALL:
         rate = 1 / period if period else float(rows.recent_stalls[index] / rows.recent_steps[index])
         lost_s = excess * rate * typical
-        step_s = max(_step_s(rows.span_s[cohort]), typical + lost_s)
-        return round(loss_per_hour(lost_s / step_s, job_usd), 2)
+        return lost_s / max(_step_s(rows.span_s[cohort]), typical + lost_s)
+    advance = float(advance_effect(rows, np.array([index]))[0])
+    if advance > -math.inf:  # what the job waits for this member alone
+        return float(np.clip(advance, 0.0, 1.0))
+    blamed = _blamed(rows, cohort)
+    pace_s = registry.slowest_model_s(index)
+    return loss_share(own, rows.span_s[cohort], blamed, pace_s) * _part(own, blamed)
+
+
+def part_of_loss(rows: MemberRows, index: int, peers: Index) -> float:
+    """Return the part of a joint loss that a member has: its part of all excess own time.
+
+    Members that stall do so at different steps, so each has a loss of its own.
+    """
+    cohort = np.append(peers, index)
+    blamed = _blamed(rows, cohort) & (rows.channel[cohort] == rows.channel[index])
+    blamed &= rows.channel[cohort] != STALL
+    if blamed.sum() <= 1:
+        return 1.0
+    return _part(own_shown(rows, index, peers, recent_frames(rows, index)), blamed)
+
+
+def _blamed(rows: MemberRows, cohort: Index) -> NDArray[np.bool_]:
+    """Tell which members are suspected or blamed; the last one is."""
     blamed = np.isin(rows.state[cohort], (SUSPECT, STRAGGLER))
+    if rows.channel[cohort[-1]] != CHRONIC:  # one that always was slow sets the pace
+        blamed &= rows.channel[cohort] != CHRONIC
     blamed[-1] = True
-    surplus = np.maximum(np.nanmean(own[blamed], axis=1) - typical, 0.0)
-    part = float(surplus[-1] / surplus.sum()) if surplus.sum() > 0 else 0.0
-    return round(loss_per_hour(loss_share(own, rows.span_s[cohort], blamed) * part, job_usd), 2)
+    return np.asarray(blamed, bool)
 
 
-def loss_share(own: NDArray[np.float64], span: Column, blamed: NDArray[np.bool_]) -> float:
+def _part(own: NDArray[np.float64], blamed: NDArray[np.bool_]) -> float:
+    surplus = np.maximum(np.nanmean(own[blamed], axis=1) - float(np.nanmedian(own)), 0.0)
+    return float(surplus[-1] / surplus.sum()) if surplus.sum() > 0 else 0.0
+
+
+def loss_share(
+    own: NDArray[np.float64], span: Column, blamed: NDArray[np.bool_], pace_s: float = 0.0
+) -> float:
     """Return the share of its time that the job would gain without the blamed members.
 
-    Each of them is replaced by the median, and a step ends with the slowest member left. `own`
+    Each of them is replaced by the median, and a step ends with the slowest member left, or with a
+    slower GPU model, whose own time is `pace_s`. `own`
     holds one row per member and one column per step. Where the length of steps is unknown, the
     slowest own time stands for it.
     """
@@ -102,6 +125,7 @@ def loss_share(own: NDArray[np.float64], span: Column, blamed: NDArray[np.bool_]
     typical = np.nanmedian(own, axis=0)
     slowest = np.nanmax(own, axis=0)
     without = np.fmax(np.nanmax(np.where(blamed[:, None], -np.inf, own), axis=0), typical)
+    slowest, without = np.maximum(slowest, pace_s), np.maximum(without, pace_s)
     total = _step_s(span) or float(slowest.mean())
     return float(np.clip((slowest - without).mean() / total, 0.0, 1.0))
 
@@ -111,7 +135,7 @@ def _step_s(span: Column) -> float:
     return 0.0 if np.isnan(span).all() else float(np.nanmedian(span))
 
 
-def _job_usd(rows: MemberRows, index: int, policy: VerdictPolicy) -> float:
+def job_usd(rows: MemberRows, index: int, policy: VerdictPolicy) -> float:
     """Return the dollars per hour of the whole job, NaN where a rate is unknown.
 
     Members that left the job are not counted.

@@ -1,0 +1,130 @@
+"""Signals of the GPU that a rank uses, from NVML; what a GPU does not support is left out."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from ingero.agent.processes.info import read_environ
+from ingero.contract.causes import Signal
+
+XID_KEPT_S: Final = 600.0  # an error of the driver explains a slow rank for this long
+MAX_EVENTS: Final = 64  # that are read at once
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+def start_nvml() -> Any:
+    """Return the NVML module, initialised; None without a driver."""
+    try:
+        import pynvml  # noqa: PLC0415 - loads the driver library
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - a half-installed driver may raise anything
+        return None
+    return pynvml
+
+
+class GpuSignals:
+    """Reads one GPU at a time. `start` returns a module with the functions of `pynvml`.
+
+    The driver is started by the first reading, because that may take a while.
+    """
+
+    def __init__(self, start: Callable[[], Any] = start_nvml) -> None:
+        self._start = start
+        self._is_started = False
+        self._nvml: Any = None
+        self._handles: list[Any] = []
+        self._events: Any = None
+        self._xids: dict[int, tuple[int, float]] = {}  # by GPU: number, and when it came
+        self._lock = threading.Lock()  # signals and looks are read in different threads
+
+    def read(self, pid: int, local_rank: int | None, now_s: float) -> dict[Signal, float]:
+        """Return the signals of the GPU of a process; empty where it is not known."""
+        with self._lock:
+            if not self._is_started:
+                self._is_started = True
+                self._open()
+            return self._read(pid, local_rank, now_s)
+
+    def _read(self, pid: int, local_rank: int | None, now_s: float) -> dict[Signal, float]:
+        index = self._gpu_of(pid, local_rank)
+        if index is None:
+            return {}
+        nvml, handle = self._nvml, self._handles[index]
+        reads: dict[Signal, Callable[[], Any]] = {
+            Signal.SM_CLOCK: lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            Signal.THROTTLE: lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+            Signal.POWER: lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+            Signal.TEMPERATURE: lambda: nvml.nvmlDeviceGetTemperature(
+                handle, nvml.NVML_TEMPERATURE_GPU
+            ),
+            Signal.ECC_ERRORS: lambda: self._ecc(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+            Signal.ECC_CORRECTED: lambda: self._ecc(handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+            Signal.PCIE_WIDTH: lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle),
+            Signal.PCIE_GENERATION: lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle),
+        }
+        found: dict[Signal, float] = {}
+        for signal, read in reads.items():
+            try:
+                found[signal] = float(read())
+            except nvml.NVMLError:
+                continue
+        self._take_events(now_s)
+        number, at_s = self._xids.get(index, (0, 0.0))
+        found[Signal.XID] = float(number) if now_s - at_s <= XID_KEPT_S else 0.0
+        return found
+
+    def _open(self) -> None:
+        nvml = self._nvml = self._start()
+        if nvml is None:
+            return
+        try:
+            self._handles = [
+                nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
+            ]
+        except nvml.NVMLError:
+            return
+        try:
+            self._events = nvml.nvmlEventSetCreate()
+            for handle in self._handles:
+                nvml.nvmlDeviceRegisterEvents(
+                    handle, nvml.nvmlEventTypeXidCriticalError, self._events
+                )
+        except nvml.NVMLError:
+            self._events = None  # some GPUs and containers do not deliver events
+
+    def _ecc(self, handle: Any, kind: int) -> int:
+        return int(
+            self._nvml.nvmlDeviceGetTotalEccErrors(handle, kind, self._nvml.NVML_VOLATILE_ECC)
+        )
+
+    def _take_events(self, now_s: float) -> None:
+        """Note the errors that the driver reported since the last call."""
+        nvml = self._nvml
+        for _ in range(MAX_EVENTS if self._events is not None else 0):
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
+                index = nvml.nvmlDeviceGetIndex(event.device)
+            except nvml.NVMLError:
+                return  # a timeout: no more events
+            self._xids[int(index)] = (int(event.eventData), now_s)
+
+    def _gpu_of(self, pid: int, local_rank: int | None) -> int | None:
+        """Return the GPU on which the driver sees the process, else the one of its local rank."""
+        if len(self._handles) <= 1:
+            return 0 if self._handles else None
+        nvml = self._nvml
+        for index, handle in enumerate(self._handles):
+            try:
+                if any(p.pid == pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)):
+                    return index
+            except nvml.NVMLError:
+                continue
+        visible = read_environ(pid).get(_VISIBLE, "")
+        order = [int(word) for word in visible.split(",") if word.strip().isdigit()]
+        if local_rank is None:
+            return order[0] if len(order) == 1 and order[0] < len(self._handles) else None
+        if order:
+            chosen = order[local_rank] if local_rank < len(order) else order[0]
+            return chosen if chosen < len(self._handles) else None
+        return local_rank if local_rank < len(self._handles) else None

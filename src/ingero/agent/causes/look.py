@@ -1,0 +1,134 @@
+"""A look of a few seconds at a slow rank and at peers on the same node."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ingero.agent.causes.gpu_signals import GpuSignals
+from ingero.agent.causes.rank_signals import Reading, signals_between, take_reading
+from ingero.agent.causes.rivals import find_rival
+from ingero.agent.causes.sampling import ThreadSampler
+from ingero.agent.causes.threads import driving_threads
+from ingero.agent.stacks.python import GarbageCollection
+from ingero.contract.causes import Ask, CauseKind, PeerValue, Signal
+from ingero.contract.verdict import CauseClass
+from ingero.core.causes.answer import Seen, find_causes, name_rival
+from ingero.core.causes.profile import Sample, add_up
+from ingero.core.causes.python_places import Collections
+from ingero.core.causes.ranking import Difference, Lateness
+
+LOOK_S: Final = 5.0
+ENOUGH: Final = 250  # samples; a busy machine takes longer to give them
+LONGEST: Final = 4.0  # times the usual length that a look may take
+INTERVAL_S: Final = 0.01  # between samples of the late thread
+CPU_SHARE: Final = 0.2  # of one CPU that sampling may cost; beyond it, samples become rarer
+MAX_PEERS: Final = 2
+_CLASSES: Final = {str(each): each for each in CauseClass}
+_SIGNALS: Final = {str(each): each for each in Signal}
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """A rank on this node and its process."""
+
+    pid: int
+    job: str | None
+    rank: int | None
+    local_rank: int | None = None
+    world_size: int | None = None
+
+
+class _Watched:
+    """One rank during a look."""
+
+    def __init__(self, rank: RankProcess, gpus: GpuSignals, *, is_late: bool) -> None:
+        self.rank, self._gpus = rank, gpus
+        self.sampler = ThreadSampler(rank.pid, with_others=is_late)
+        self.samples: list[Sample] = []
+        self._threads = driving_threads(rank.pid)
+        self._before: Reading | None = take_reading(rank.pid, time.monotonic(), self._threads)
+        self._collection: GarbageCollection | None = self.sampler.collection()
+
+    def sample(self) -> bool:
+        """Take one sample; return False when the process is gone."""
+        found = self.sampler.sample()
+        if found is not None:
+            self.samples.append(found)
+        return found is not None
+
+    def seen(self, step_ms: float | None) -> Seen | None:
+        """Return everything that was seen; None when the process is gone."""
+        now_s = time.monotonic()
+        after = take_reading(self.rank.pid, now_s, self._threads)
+        if self._before is None or after is None:
+            return None
+        signals = signals_between(self._before, after)
+        signals |= self._gpus.read(self.rank.pid, self.rank.local_rank, now_s)
+        profile = add_up(self.samples)
+        before, last = self._collection, self.sampler.collection()
+        count = _heavy(before, last) if before and last else 0
+        seconds = after.at_s - self._before.at_s
+        runs = Collections(count=count, seconds=seconds, step_ms=step_ms)
+        if last is not None:
+            signals[Signal.GC_SHARE] = profile.collecting_share
+        return Seen(signals=signals, profile=profile, collections=runs)
+
+
+def look(
+    ask: Ask,
+    late: RankProcess,
+    peers: Sequence[RankProcess],
+    gpus: GpuSignals,
+    stop: threading.Event,
+    seconds: float = LOOK_S,
+) -> list[Difference] | None:
+    """Return what sets a rank apart, the largest share first; None when it is gone.
+
+    It takes a few seconds of wall time and at most a fifth of one CPU.
+    """
+    watched = [_Watched(late, gpus, is_late=True)]
+    watched += [_Watched(peer, gpus, is_late=False) for peer in peers[:MAX_PEERS]]
+    if not _sample(watched, stop, seconds):
+        return None
+    mine = watched[0].seen(ask.step_ms)
+    if mine is None:
+        return None
+    others = [seen for one in watched[1:] if (seen := one.seen(None)) is not None]
+    lateness = Lateness(
+        share=ask.late, cause_class=_CLASSES.get(ask.cause_class, CauseClass.UNKNOWN)
+    )
+    found = find_causes(mine, others, known_signals(ask.peers), lateness)
+    if found and found[0].kind is CauseKind.CPU:
+        found[0] = name_rival(found[0], find_rival(late.pid, stop))
+    return found
+
+
+def known_signals(values: dict[str, PeerValue]) -> dict[Signal, PeerValue]:
+    """Return the peers' values by signal; signals of a later version are left out."""
+    return {_SIGNALS[name]: value for name, value in values.items() if name in _SIGNALS}
+
+
+def _sample(watched: Sequence[_Watched], stop: threading.Event, seconds: float) -> bool:
+    """Sample for a while; return False when the late process is gone or the agent stops."""
+    begin_s, number = time.monotonic(), 0
+    while (passed_s := time.monotonic() - begin_s) < seconds or (
+        number < ENOUGH and passed_s < LONGEST * seconds
+    ):
+        before_s = time.thread_time()
+        if not watched[0].sample():
+            return False
+        if number % 2 == 0:
+            for peer in watched[1:]:
+                peer.sample()
+        number += 1
+        cost_s = time.thread_time() - before_s
+        if stop.wait(max(INTERVAL_S, cost_s / CPU_SHARE - cost_s)):
+            return False
+    return True
+
+
+def _heavy(before: GarbageCollection, after: GarbageCollection) -> int:
+    """Return the full collections; where there were none, all of them."""
+    return after.full - before.full or after.collections - before.collections

@@ -1,0 +1,194 @@
+"""Which of the suspects of a recorded job are to blame, why, and what each costs.
+
+Where all ranks share every collective, lateness is compared; a rank counts only if it comes later
+than the last of the others by more than the job would notice. Where communicators with different
+members follow each other, victims come late too; own time within the role and a replay of the
+recording tell them from the culprit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ingero.contract.collective import POINT_TO_POINT_OPS
+from ingero.contract.verdict import CauseClass
+from ingero.core.blame.host_or_gpu import classify
+from ingero.core.blame.record_fixes import Fixer
+from ingero.core.blame.recorded.charges import charge_of, classify_lateness
+from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
+from ingero.core.blame.recorded.lateness import Lateness
+from ingero.core.blame.recorded.loss import COSTLY, Loss, measure_loss
+from ingero.core.blame.recorded.spells import Spell
+from ingero.core.blame.recorded_job import RecordedJob
+from ingero.core.blame.suspects import Suspect
+
+JOINT = 2.0  # times what one rank must cost, where several are late together
+NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
+STANDS_OUT = 5.0  # times what other ranks add by chance, for a rank that is charged
+BESIDE_SLOW_STAGE = 1 / 3  # of its excess: stages next to a slow one hide work in their waiting
+SIDE_EFFECT = 0.2  # of what another rank costs in the same steps: its consequence
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """A suspect with its cause and the loss of the job while it is slow.
+
+    `charge_s` is what the rank adds to a step; the loss is what the job notices of it. `host_s` and
+    `gpu_s` say how late its host and its GPU are where that matters most, NaN where unknown.
+    """
+
+    spell: Spell
+    cause: CauseClass
+    charge_s: float
+    loss: Loss
+    host_s: float = np.nan
+    gpu_s: float = np.nan
+
+    @property
+    def worker(self) -> int:
+        return self.spell.worker
+
+
+def find_blamed(job: RecordedJob, fixer: Fixer) -> list[Blamed]:
+    """Return the ranks that cost the job time or are late for nothing, the costliest first."""
+    found = _by_lateness(job) if job.lateness is not None else _by_replay(job, fixer)
+    spells = [blamed.spell for blamed in found]
+    workers = job.measured.workers
+    priced = []
+    for each in found:
+        own = workers.own_s[each.worker]
+        loss = measure_loss(workers.period_s, own, each.spell, spells, each.charge_s)
+        priced.append(replace(each, loss=_shared(each, found, loss)))
+    return sorted(priced, key=lambda blamed: -blamed.loss.lost_s * _length(blamed.spell))
+
+
+def total_loss(blamed: Sequence[Blamed], steps: int) -> float:
+    """Return the seconds lost per recorded step; the losses of several ranks add up."""
+    return sum(each.loss.lost_s * _length(each.spell) for each in blamed) / max(1, steps)
+
+
+def _shared(each: Blamed, found: Sequence[Blamed], loss: Loss) -> Loss:
+    """Split a measured loss between ranks that are slow in the same steps, by what each adds."""
+    if loss.calm_s is None:
+        return loss
+    beside = [other for other in found if _overlap(other.spell, each.spell) > 0.5]
+    share = each.charge_s / max(sum(other.charge_s for other in beside), 1e-12)
+    return replace(loss, lost_s=loss.lost_s * share)
+
+
+def _by_lateness(job: RecordedJob) -> list[Blamed]:
+    assert job.lateness is not None
+    step = float(np.nanmedian(job.measured.workers.period_s))
+    together = {spell.worker for spell in job.spells}
+    found: list[Blamed] = []
+    for spell in job.spells:
+        cause, _, host_s, gpu_s = classify_lateness(job.lateness, spell)
+        alone, joint = (
+            float(charge_of(job.lateness, spell, named, cause).mean())
+            for named in ({spell.worker}, together)
+        )
+        usual = _usual_charge(job.lateness, spell, cause, together)
+        stands_out = max(alone, joint) >= STANDS_OUT * usual
+        if stands_out and (alone >= COSTLY * step or joint >= JOINT * COSTLY * step):
+            charge = joint if joint >= JOINT * COSTLY * step else alone
+            found.append(
+                Blamed(spell, cause, charge, Loss(step, None, charge, None), host_s, gpu_s)
+            )
+    return _without_side_effects(found) or _by_queue(job, step)
+
+
+def _usual_charge(lateness: Lateness, spell: Spell, cause: CauseClass, named: set[int]) -> float:
+    """Return what a rank that nobody suspects adds in the same steps: some rank is always last."""
+    added = [
+        float(
+            charge_of(
+                lateness,
+                replace(spell, suspect=replace(spell.suspect, worker=worker)),
+                named | {worker},
+                cause,
+            ).mean()
+        )
+        for worker in range(len(lateness.start_s))
+        if worker not in named
+    ]
+    return float(np.median(added)) if added else 0.0
+
+
+def _by_queue(job: RecordedJob, step: float) -> list[Blamed]:
+    """Return the rank whose GPU alone is behind, where all others wait for their hosts."""
+    assert job.lateness is not None
+    spell = find_gpu_bound(job.lateness, job.measured.workers.period_s)
+    if spell is None:
+        return []
+    charge = spell.suspect.excess_s
+    _, _, host_s, gpu_s = classify_lateness(job.lateness, spell)
+    loss = Loss(step, None, charge, None)
+    return [Blamed(spell, CauseClass.COMPUTE, charge, loss, host_s, gpu_s)]
+
+
+def _by_replay(job: RecordedJob, fixer: Fixer) -> list[Blamed]:
+    steps = len(job.measured.workers.steps)
+    likely = [spell for spell in job.spells if _is_costly(spell, job)]
+    needed = fixer.needed([spell.suspect for spell in likely])
+    saved_s, weights = fixer.saved(needed), _weights(needed)
+    found = []
+    for spell in likely:
+        if spell.suspect not in needed:
+            continue
+        inside = spell.columns(steps)
+        rows = job.measured.row_step
+        part = replace(
+            job.measured, row_step=np.where((rows >= 0) & inside[np.maximum(rows, 0)], rows, -1)
+        )
+        cause = classify(job.collectives, part, spell.suspect, job.exact_ends)
+        charge = saved_s * weights[spell.suspect] * steps / _length(spell)
+        if job.exact_ends and not fixer.can_replay:
+            charge = _mean_excess(spell)
+        if charge >= NOTICEABLE * job.step_s:
+            found.append(Blamed(spell, cause, charge, Loss(job.step_s, None, charge, None)))
+    return found
+
+
+def _is_costly(spell: Spell, job: RecordedJob) -> bool:
+    """Whether own time alone could cost what a job notices; regular stalls are no accident."""
+    if spell.suspect.stall_period is not None or not job.exact_ends:
+        return True
+    largest = max(_mean_excess(other) for other in job.spells)
+    is_pipeline = bool(job.collectives.has_op(POINT_TO_POINT_OPS).any())
+    aside = BESIDE_SLOW_STAGE if is_pipeline else SIDE_EFFECT
+    return _mean_excess(spell) >= max(COSTLY * job.step_s, aside * largest)
+
+
+def _mean_excess(spell: Spell) -> float:
+    """Return the own time over the role in seconds per step of the spell."""
+    stalls = len(spell.suspect.stalls)
+    return spell.suspect.excess_s * (stalls / _length(spell) if stalls else 1.0)
+
+
+def _weights(needed: Sequence[Suspect]) -> dict[Suspect, float]:
+    """Return the share of each suspect in what fixing all of them saves."""
+    excess = {s: s.excess_s * max(1, len(s.stalls)) for s in needed}
+    total = sum(excess.values())
+    return {s: excess[s] / total if total > 0 else 1.0 for s in needed}
+
+
+def _without_side_effects(found: list[Blamed]) -> list[Blamed]:
+    return [
+        each
+        for each in found
+        if not any(
+            each.charge_s < SIDE_EFFECT * other.charge_s and _overlap(each.spell, other.spell) > 0.5
+            for other in found
+        )
+    ]
+
+
+def _overlap(one: Spell, other: Spell) -> float:
+    """Return the share of the shorter spell that both have in common."""
+    common = min(one.end, other.end) - max(one.begin, other.begin)
+    return max(0, common) / max(1, min(_length(one), _length(other)))
+
+
+def _length(spell: Spell) -> int:
+    return max(1, spell.end - spell.begin)

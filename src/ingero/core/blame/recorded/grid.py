@@ -1,0 +1,121 @@
+"""The steps of all ranks of a recorded job on one grid: step and place of every record.
+
+Ranks of one role repeat one pattern. Steps of different ranks are lined up by the collectives they
+share, so that no clock is needed; every step is numbered from the first one that any rank recorded.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.collectives.columns import Collectives, Ints
+from ingero.core.collectives.matching import Groups
+from ingero.core.collectives.step_pattern import StepCut, StepPattern, cut_steps, find_pattern
+
+
+@dataclass(frozen=True, slots=True)
+class RecordGrid:
+    """Step and place of each row, -1 outside; `whole` is [rank, step].
+
+    `last` is the place that ends the step of each rank, -1 for ranks without steps.
+    """
+
+    step: Ints
+    place: Ints
+    whole: NDArray[np.bool_]
+    last: tuple[int, ...]
+    patterns: tuple[StepPattern | None, ...]
+
+
+def build_grid(
+    collectives: Collectives, groups: Groups, ranks: tuple[int, ...], cohort: NDArray[np.intp]
+) -> RecordGrid:
+    """Find the steps of all ranks and number them alike."""
+    rows = [np.flatnonzero(collectives.who == code) for code in ranks]
+    patterns = _patterns(collectives, rows, cohort)
+    step = np.full(len(collectives), -1, np.int64)
+    place = np.full(len(collectives), -1, np.int64)
+    cuts: list[StepCut | None] = []
+    for mine, pattern in zip(rows, patterns, strict=True):
+        cut = None if pattern is None else cut_steps(collectives.take(mine), pattern)
+        cuts.append(cut)
+        if cut is not None:
+            step[mine], place[mine] = cut.step, cut.place
+    offsets = _line_up(collectives, groups, rows, step)
+    first = min((offsets[i] for i, cut in enumerate(cuts) if cut is not None), default=0)
+    size = max((offsets[i] - first + len(cut) for i, cut in enumerate(cuts) if cut), default=0)
+    whole = np.zeros((len(ranks), size), bool)
+    for i, (mine, cut) in enumerate(zip(rows, cuts, strict=True)):
+        if cut is not None:
+            shift = offsets[i] - first
+            step[mine] = np.where(cut.step >= 0, cut.step + shift, -1)
+            whole[i, shift : shift + len(cut)] = cut.whole
+    last = tuple(_last_place(pattern) for pattern in patterns)
+    return RecordGrid(step, place, whole, last, tuple(patterns))
+
+
+def _patterns(
+    collectives: Collectives, rows: list[NDArray[np.intp]], cohort: NDArray[np.intp]
+) -> list[StepPattern | None]:
+    """Return the pattern of each rank: that of the member of its role with most records."""
+    found: list[StepPattern | None] = [None] * len(rows)
+    for code in np.unique(cohort):
+        members = np.flatnonzero(cohort == code).tolist()
+        longest = max(members, key=lambda i: len(rows[i]))
+        pattern = find_pattern(collectives.take(rows[longest]))
+        for i in members:
+            found[i] = pattern
+    return found
+
+
+def _line_up(
+    collectives: Collectives, groups: Groups, rows: list[NDArray[np.intp]], step: Ints
+) -> list[int]:
+    """Return what to add to the steps of each rank so that shared collectives have one step."""
+    known = np.full(int(groups.max(initial=-1)) + 1, -1, np.int64)
+    offsets: list[int | None] = [None] * len(rows)
+    waiting = [i for i, mine in enumerate(rows) if (step[mine] >= 0).any()]
+    base = 1 << 40  # offsets may be negative; steps of the grid may not
+    while waiting:
+        shared = [
+            int(((known[groups[rows[i]]] >= 0) & (step[rows[i]] >= 0)).sum()) for i in waiting
+        ]
+        i = waiting.pop(int(np.argmax(shared)))
+        mine = rows[i][step[rows[i]] >= 0]
+        there = known[groups[mine]]
+        apart = there[there >= 0] - step[mine][there >= 0]
+        if len(apart):
+            values, counts = np.unique(apart, return_counts=True)
+            offset = int(values[counts.argmax()])
+        else:
+            offset = _by_time(collectives, rows, step, offsets, i, base)
+        offsets[i] = offset
+        free = known[groups[mine]] < 0
+        known[groups[mine][free]] = step[mine][free] + offset
+    return [base if offset is None else offset for offset in offsets]
+
+
+def _by_time(
+    collectives: Collectives,
+    rows: list[NDArray[np.intp]],
+    step: Ints,
+    offsets: list[int | None],
+    rank: int,
+    base: int,
+) -> int:
+    """Line up a rank that shares no collective with the others by the end of its last step."""
+    for other, offset in enumerate(offsets):
+        if offset is None:
+            continue
+        theirs, mine = (rows[i][step[rows[i]] >= 0] for i in (other, rank))
+        end = collectives.end_ns[mine].max()
+        nearest = theirs[np.abs(collectives.end_ns[theirs] - end).argmin()]
+        return int(step[nearest]) + offset - int(step[mine].max())
+    return base
+
+
+def _last_place(pattern: StepPattern | None) -> int:
+    if pattern is None:
+        return -1
+    return max(at for at, needed in enumerate(pattern.needed) if needed)

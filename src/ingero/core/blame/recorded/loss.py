@@ -1,0 +1,140 @@
+"""What a slow worker costs the job: the step while it is slow against calm steps.
+
+Steps are as long as the job itself measures them, so the loss is what a user pays, whatever of the
+delay is hidden. Without calm steps in the recording only an upper bound is known.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.blame.recorded.spells import Spell
+
+Floats = NDArray[np.float64]
+
+CALM_STEPS = 100
+FEW_CALM_STEPS, CALM_S = 16, 40.0  # long steps: fewer are enough if they last so long
+MARGIN = 2  # steps next to a spell, and at the beginning, that are neither calm nor slow
+BLOCK_STEPS = 100  # the wander of a noisy job shows between blocks of so many steps
+MIN_BLOCKS = 4
+SIGMAS = 2.0
+CLEAR = 3.0  # standard errors of a rise that is believed
+HIGHEST = 0.98  # means are cut at this quantile, or above the stalls of the slow worker
+COSTLY = 0.015  # of the step: a smaller change is no loss
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Seconds per step; `calm_s` is None where the recording has no calm steps.
+
+    Then `lost_s` is an upper bound.
+    """
+
+    slow_s: float
+    calm_s: float | None
+    lost_s: float
+    error_s: float | None
+
+    @property
+    def share(self) -> float:
+        """The share of the slow step that is lost."""
+        return self.lost_s / self.slow_s if self.slow_s > 0 else 0.0
+
+    @property
+    def error(self) -> float | None:
+        """The error of the share."""
+        return None if self.error_s is None else self.error_s / self.slow_s
+
+    @property
+    def costs_nothing(self) -> bool:
+        """Whether calm steps show that the step did not change."""
+        if self.calm_s is None or self.error_s is None:
+            return False
+        return self.lost_s <= max(self.error_s, COSTLY * self.slow_s)
+
+
+def measure_loss(
+    period_s: Floats, own_s: Floats, spell: Spell, spells: Sequence[Spell], at_most_s: float
+) -> Loss:
+    """Compare the steps of a spell with the calm steps, those outside all spells.
+
+    `own_s` are the own times of the rank, NaN in steps without records of it.
+    """
+    steps = len(period_s)
+    slow = spell.columns(steps) & np.isfinite(period_s)
+    for other in spells:  # steps in which a heavier one is slow as well are not of this spell
+        if other is not spell and other.begin < spell.end and spell.begin < other.end:
+            alone = slow & ~other.columns(steps)
+            if alone.sum() >= CALM_STEPS:
+                slow = alone
+    calm = calm_steps(period_s, spells)
+    unknown = bool(calm.any()) and not np.isfinite(own_s[calm]).any()
+    rise = find_rise(np.where(calm, period_s, np.nan)) if unknown else None
+    if rise is not None:  # records of the rank begin after the fault
+        calm &= np.arange(steps) < rise
+    centre = _centre(spell)
+    slow_s = centre(period_s[slow])
+    if not _is_enough(period_s[calm]):
+        return Loss(slow_s, None, min(at_most_s, slow_s), None)
+    calm_s = centre(period_s[calm])
+    error = np.hypot(_block_error(period_s[slow], centre), _block_error(period_s[calm], centre))
+    lost_s = max(0.0, slow_s - calm_s)
+    if unknown and lost_s <= SIGMAS * float(error):  # the rank may have been slow there as well
+        return Loss(slow_s, None, min(at_most_s, slow_s), None)
+    return Loss(slow_s, calm_s, lost_s, SIGMAS * float(error))
+
+
+def calm_steps(period_s: Floats, spells: Sequence[Spell]) -> NDArray[np.bool_]:
+    """Return the steps that lie outside all spells."""
+    at = np.arange(len(period_s))
+    calm: NDArray[np.bool_] = np.isfinite(period_s) & (at > MARGIN)
+    for spell in spells:
+        calm &= (at < spell.begin - MARGIN) | (at >= spell.end + MARGIN)
+    return calm
+
+
+def _is_enough(calm_s: Floats) -> bool:
+    return len(calm_s) >= CALM_STEPS or (
+        len(calm_s) >= FEW_CALM_STEPS and float(calm_s.sum()) >= CALM_S
+    )
+
+
+def _centre(spell: Spell) -> Callable[[Floats], float]:
+    """Return the median for a lasting fault, and a mean where it comes in bursts."""
+    stalls = spell.suspect.stalls
+    if not stalls:
+        return _median
+    rarity = len(stalls) / max(1, spell.end - spell.begin)
+    highest = max(HIGHEST, 1 - rarity / 4)
+    return lambda values: float(np.minimum(values, np.quantile(values, highest)).mean())
+
+
+def _block_error(values: Floats, centre: Callable[[Floats], float]) -> float:
+    """Return the standard error of a centre from blocks as long as the wander of the job."""
+    blocks = max(len(values) // BLOCK_STEPS, MIN_BLOCKS)
+    centres = [centre(part) for part in np.array_split(values, blocks) if len(part)]
+    return float(np.std(centres, ddof=1) / np.sqrt(len(centres)))
+
+
+def find_rise(period_s: Floats) -> int | None:
+    """Return the step from which on steps are clearly longer; None if there is no such step."""
+    known = np.flatnonzero(np.isfinite(period_s))
+    if len(known) < 2 * CALM_STEPS:
+        return None
+    values = period_s[known]
+    low, high = np.quantile(values, [1 - HIGHEST, HIGHEST])
+    logs = np.log(np.clip(values, low, high))
+    drift = np.cumsum(logs - logs.mean())[CALM_STEPS - 1 : -CALM_STEPS]
+    split = int(drift.argmin()) + CALM_STEPS
+    before, after = values[:split], values[split:]
+    rise = float(np.median(after) - np.median(before))
+    error = np.hypot(_block_error(before, _median), _block_error(after, _median))
+    if rise <= max(CLEAR * float(error), COSTLY * float(np.median(before))):
+        return None
+    return int(known[split])
+
+
+def _median(values: Floats) -> float:
+    return float(np.median(values))

@@ -1,0 +1,82 @@
+"""Nobody in particular: what whoever comes last adds to a step, and whether the work is uneven.
+
+Some rank is always last. Where its kernel started right after its enqueue, the launches of its host
+scatter, and the work is not uneven. Uneven work makes a rank late in the first half of a step and
+again in the second, since it has the same data in both.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.core.blame.record_steps import RecordSteps
+from ingero.core.collectives.arrivals import Arrivals
+from ingero.core.collectives.columns import Collectives, Floats
+from ingero.core.collectives.own_time import own_segments
+
+LAUNCH_S = 1e-4  # from enqueue to start on an idle GPU
+EARLIEST = 0.001  # quantile of that time that counts as no time: clocks of host and GPU differ
+MOSTLY = 0.5
+SAME_AGAIN = 0.3  # correlation of both halves of a step above which the work is uneven
+
+
+@dataclass(frozen=True, slots=True)
+class LastArrivers:
+    """`added` is the share of a step; `launched` is the part of it that hosts launched late.
+
+    `agreement` correlates both halves of a step, NaN where a step has one place.
+    """
+
+    added: float
+    launched: float
+    agreement: float
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the work itself differs between ranks."""
+        return self.launched < MOSTLY and not self.agreement < SAME_AGAIN
+
+
+def measure_last(
+    collectives: Collectives, measured: RecordSteps, arrivals: Arrivals, step_s: float
+) -> LastArrivers:
+    """Measure what the last arrivers add, and how."""
+    rows = np.flatnonzero((measured.row_step >= 0) & np.isfinite(arrivals.advance_s))
+    steps = len(measured.workers.steps)
+    if not len(rows) or not steps:
+        return LastArrivers(0.0, 0.0, np.nan)
+    advance = arrivals.advance_s[rows]
+    largest = np.zeros(steps)
+    np.maximum.at(largest, measured.row_step[rows], advance)
+    queue = (collectives.entry_ns - collectives.start_ns)[rows] / 1e9
+    launched = queue - np.quantile(queue, EARLIEST) <= LAUNCH_S
+    total = max(float(advance.sum()), 1e-12)
+    return LastArrivers(
+        float(largest.mean()) / step_s,
+        float(advance[launched].sum()) / total,
+        _agreement(collectives, measured),
+    )
+
+
+def _agreement(collectives: Collectives, measured: RecordSteps) -> float:
+    """Correlate the own time of ranks over their role in the two halves of their steps.
+
+    The halves of a role hold equally much own time.
+    """
+    segments = own_segments(collectives)
+    step, place = measured.row_step[segments.row], measured.row_place[segments.row]
+    kept = (step >= 0) & (place >= 0) & np.isfinite(segments.own_s)
+    step, place, own = step[kept], place[kept], segments.own_s[kept]
+    worker = np.searchsorted(np.array(measured.ranks), segments.who[kept])
+    shape = (len(measured.ranks), len(measured.workers.steps), int(place.max(initial=0)) + 1)
+    table = np.zeros(shape)
+    table[worker, step, place] = own
+    halves: list[Floats] = []
+    for code in np.unique(measured.workers.cohort):
+        part = table[measured.workers.cohort == code]
+        usual = np.cumsum(np.median(part, axis=(0, 1)))
+        split = int(np.searchsorted(usual, usual[-1] / 2)) + 1
+        both = [part[:, :, :split].sum(axis=2), part[:, :, split:].sum(axis=2)]
+        halves.append(np.stack([half - np.median(half, axis=0) for half in both]).reshape(2, -1))
+    x, y = np.concatenate(halves, axis=1)
+    return float(np.corrcoef(x, y)[0, 1]) if len(x) > 2 and x.std() and y.std() else np.nan

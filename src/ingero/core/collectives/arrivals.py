@@ -1,0 +1,101 @@
+"""Arrivals at collectives, without comparing clocks of two machines.
+
+A collective ends for all its members together. Measured back from that common end, the kernel of a
+rank that came late started late, and the duration of its kernel is short. The *advance* of a
+collective is what its last member adds: its arrival minus that of the second last. It is charged
+to the last member.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.collective import POINT_TO_POINT_OPS
+from ingero.core.collectives.columns import Collectives, Floats, Ints
+from ingero.core.collectives.lag import SYNCHRONISING_OPS
+from ingero.core.collectives.matching import Groups
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """One row per record, in seconds; NaN where members of the collective left no record.
+
+    `start_late_s` and `enqueue_late_s` compare a rank with the median of the other members: when
+    its GPU started, and when its host enqueued. `advance_s` is zero for all but the last member.
+    """
+
+    advance_s: Floats
+    start_late_s: Floats
+    enqueue_late_s: Floats
+    transfer_s: Floats  # the shortest duration among the members: what remains without waiting
+
+
+def measure_arrivals(columns: Collectives, groups: Groups) -> Arrivals:
+    """Return the arrivals of the rows; `groups` are the codes of `match_collectives`.
+
+    Sends and receives must have been numbered before.
+    """
+    shape = len(columns)
+    advance, start, enqueue, transfer = (np.full(shape, np.nan) for _ in range(4))
+    synchronises = columns.has_op(SYNCHRONISING_OPS) & columns.is_gpu_timed
+    for rows in _by_width(columns, groups, synchronises):
+        arrival = -columns.duration_ns[rows] / 1e9
+        enqueued = (columns.start_ns[rows] - columns.end_ns[rows]) / 1e9
+        advance[rows] = _advances(arrival)
+        start[rows] = arrival - _median_of_others(arrival)
+        enqueue[rows] = enqueued - _median_of_others(enqueued)
+        transfer[rows] = -arrival.max(axis=1, keepdims=True)
+    return Arrivals(advance, start, enqueue, transfer)
+
+
+def charge_steps(
+    advance_s: Floats, who: NDArray[np.integer], step: Ints, shape: tuple[int, int]
+) -> tuple[Floats, Floats]:
+    """Return the low and the high charge as [recorder, step]; rows with a negative step are left.
+
+    Where waiting hides compute, one delay shows again at every later place of the step: the charge
+    is then the largest advance (low). Where it does not, the charge is their sum (high).
+    """
+    rows = np.flatnonzero((step >= 0) & np.isfinite(advance_s))
+    cell = who[rows].astype(np.intp) * shape[1] + step[rows]
+    low = np.zeros(shape[0] * shape[1])
+    np.maximum.at(low, cell, advance_s[rows])
+    high = np.bincount(cell, advance_s[rows], len(low)).astype(np.float64)
+    return low.reshape(shape), high.reshape(shape)
+
+
+def _by_width(
+    columns: Collectives, groups: Groups, usable: NDArray[np.bool_]
+) -> list[NDArray[np.intp]]:
+    """Return the rows of complete groups as matrices [group, member], one per number of members."""
+    size = int(groups.max(initial=-1)) + 1
+    pairwise = columns.has_op(POINT_TO_POINT_OPS)
+    wanted = np.where(pairwise, 2, columns.nranks)
+    present = np.bincount(groups[usable], minlength=size)
+    rows = np.flatnonzero(usable & (present[groups] == wanted) & (wanted > 1))
+    rows = rows[np.argsort(groups[rows], kind="stable")]
+    width = present[groups[rows]]
+    return [rows[width == each].reshape(-1, each) for each in np.unique(width).tolist()]
+
+
+def _advances(arrival: Floats) -> Floats:
+    result = np.zeros_like(arrival)
+    ordered = np.sort(arrival, axis=1)
+    last = arrival.argmax(axis=1)
+    result[np.arange(len(arrival)), last] = ordered[:, -1] - ordered[:, -2]
+    return result
+
+
+def _median_of_others(values: Floats) -> Floats:
+    """Return for each cell the median of the other cells of its row."""
+    order = np.argsort(values, axis=1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=1)
+    at = np.empty_like(order)
+    np.put_along_axis(at, order, np.arange(values.shape[1])[None, :], axis=1)
+    others = values.shape[1] - 1
+    low, high = (others - 1) // 2, others // 2
+    below = np.take_along_axis(ordered, low + (at <= low), axis=1)
+    above = np.take_along_axis(ordered, high + (at <= high), axis=1)
+    middle: Floats = (below + above) / 2
+    return middle

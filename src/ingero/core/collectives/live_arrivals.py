@@ -1,0 +1,237 @@
+"""How long a job waited for one rank in a step, from the collectives of steps that were sent whole.
+
+A collective ends on all its members together, so the one with the shortest duration arrived last.
+No clocks are compared. The time from the second last arrival to the last one is the advance: the
+job waited that long for one member alone. The advance of a step is the largest one of its places,
+since compute that overlaps collectives shows the same delay again at later places.
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.collective import POINT_TO_POINT_OPS
+from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
+from ingero.core.collectives.lag import SYNCHRONISING_OPS
+from ingero.core.collectives.matching import Groups
+from ingero.core.robust import peer_medians
+
+ENDING_TOGETHER = SYNCHRONISING_OPS - POINT_TO_POINT_OPS
+KEPT_S = 10.0  # how long the advances of a step wait for the own time of the step
+LATE_S = 60.0  # how long a collective can be compared with reports that come late
+MAX_CLOSED = 1 << 17  # collectives of one cluster that await such reports
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # spreads sequence numbers over communicators
+MAX_KEPT = 1 << 18  # advances of one cluster
+_STEP_BITS = 40  # of a step number in a key; a job of one step per millisecond runs for 34 years
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """One row per collective and member, in seconds.
+
+    `gap_s` is the advance of whoever came last to this collective, `advance_s` that of the member,
+    which is 0 where somebody else came last. `start_late_s` and `enqueue_late_s` are how much later
+    than the median of its peers the member's GPU started and its host enqueued.
+    """
+
+    key: Ints
+    gap_s: Floats
+    advance_s: Floats
+    start_late_s: Floats
+    enqueue_late_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def take(self, rows: Groups | Mask) -> "Arrivals":
+        """Return the rows of an index or mask."""
+        return Arrivals(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+NO_ARRIVALS = Arrivals(np.empty(0, np.int64), *(np.empty(0) for _ in range(4)))
+
+
+def step_keys(member: Ints, step: Ints) -> Ints:
+    """Return one number per member and step; steps of a member follow each other."""
+    return np.asarray((member << _STEP_BITS) + (step & ((1 << _STEP_BITS) - 1)), np.int64)
+
+
+def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrivals:
+    """Return the arrivals at collectives of numbered steps.
+
+    `member` is the member of each row, -1 for rows of nobody. Only collectives that the GPU timed
+    on at least two members count.
+    """
+    usable = (rows.step >= 0) & (member >= 0) & rows.is_gpu_timed & rows.has_op(ENDING_TOGETHER)
+    chosen = np.flatnonzero(usable)
+    chosen = chosen[np.argsort(groups[chosen], kind="stable")]
+    start_s, enqueue_s = _relative(rows, chosen)
+    codes = np.unique(groups[chosen], return_inverse=True)[1]
+    counts = np.bincount(codes) if len(codes) else np.empty(0, np.intp)
+    order = np.lexsort((start_s, codes))
+    last = np.cumsum(counts) - 1
+    gap = np.where(counts > 1, start_s[order[last]] - start_s[order[np.maximum(last - 1, 0)]], 0.0)
+    advance = np.zeros(len(chosen))
+    advance[order[last]] = gap
+    arrivals = Arrivals(
+        step_keys(member[chosen], rows.step[chosen]),
+        gap[codes],
+        advance,
+        start_s - peer_medians(codes, start_s) if len(codes) else start_s,
+        enqueue_s - peer_medians(codes, enqueue_s) if len(codes) else enqueue_s,
+    )
+    return arrivals.take(counts[codes] > 1) if len(codes) else arrivals
+
+
+class ClosedCollectives:
+    """What is kept of collectives that were measured before all members had reported.
+
+    The reports of a node may come late. Its ranks are then compared with the arrivals of the
+    others, for up to LATE_S seconds. `dropped` counts collectives beyond the limit.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._key = np.empty(0, np.uint64)
+        self._known = np.empty((4, 0))  # last start, median start and enqueue; when it was closed
+
+    def keep(self, rows: Collectives, groups: Groups, now_s: float) -> None:
+        """Keep the collectives of which members are missing."""
+        usable = np.flatnonzero((rows.step >= 0) & (rows.seq >= 0) & rows.is_gpu_timed)
+        counts = np.bincount(groups[usable], minlength=int(groups.max(initial=-1)) + 1)
+        chosen = usable[(counts[groups[usable]] < rows.nranks[usable])]
+        chosen = chosen[counts[groups[chosen]] > 1]
+        recent = now_s - self._known[3] <= LATE_S
+        key, known = self._key[recent], self._known[:, recent]
+        if len(chosen):
+            start_s, enqueue_s = _relative(rows, chosen)
+            codes = np.unique(groups[chosen], return_inverse=True)[1]
+            size = int(codes.max()) + 1
+            last, first_row = np.full(size, -np.inf), np.zeros(size, np.intp)
+            np.maximum.at(last, codes, start_s)
+            first_row[codes] = chosen
+            medians = [_medians(codes, each, size) for each in (start_s, enqueue_s)]
+            key = np.concatenate((key, _identity(rows, first_row)))
+            fresh = np.array([last, *medians, np.full(size, now_s)])
+            known = np.concatenate((known, fresh), axis=1)
+        if len(key) > MAX_CLOSED:
+            self.dropped += len(key) - MAX_CLOSED
+            key, known = key[-MAX_CLOSED:], known[:, -MAX_CLOSED:]
+        order = np.argsort(key, kind="stable")
+        self._key, self._known = key[order], known[:, order]
+
+    def measure(self, rows: Collectives, member: Ints) -> tuple[Arrivals, Mask]:
+        """Return the arrivals of late rows, and which of all rows these are."""
+        is_late = np.zeros(len(rows), bool)
+        if not len(self._key):
+            return NO_ARRIVALS, is_late
+        identity = _identity(rows, np.arange(len(rows)))
+        at = np.minimum(np.searchsorted(self._key, identity), len(self._key) - 1)
+        is_late = (self._key[at] == identity) & (rows.step >= 0) & (rows.seq >= 0)
+        is_late &= rows.is_gpu_timed & (member >= 0)
+        chosen = np.flatnonzero(is_late)
+        last, start, enqueue, _ = self._known[:, at[chosen]]
+        start_s, enqueue_s = _relative(rows, chosen)
+        advance = np.maximum(start_s - last, 0.0)
+        key = step_keys(member[chosen], rows.step[chosen])
+        late = Arrivals(key, advance, advance, start_s - start, enqueue_s - enqueue)
+        return late, is_late
+
+
+def _relative(rows: Collectives, chosen: Groups) -> tuple[Floats, Floats]:
+    """Return when GPU and host began, in seconds before the end that all members share."""
+    duration = -rows.gpu_duration_ns[chosen] / 1e9
+    return duration, (rows.start_ns[chosen] - rows.end_ns[chosen]) / 1e9
+
+
+def _identity(rows: Collectives, chosen: Groups) -> NDArray[np.uint64]:
+    mixed = rows.seq[chosen].astype(np.uint64) * _MIX
+    return np.asarray(rows.comm[chosen] ^ mixed, np.uint64)
+
+
+def _medians(codes: Groups, values: Floats, size: int) -> Floats:
+    order = np.lexsort((values, codes))
+    counts = np.bincount(codes, minlength=size)
+    first = np.cumsum(counts) - counts
+    low, high = values[order[first + (counts - 1) // 2]], values[order[first + counts // 2]]
+    return np.asarray((low + high) / 2, np.float64)
+
+
+class StepAdvances:
+    """The advances of one cluster, by member and step, until the own times of the steps come.
+
+    `dropped` counts advances beyond the limit.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._found = NO_ARRIVALS  # one row per member and step, in order of their keys
+        self._found_s = np.empty(0)
+        self._pending = np.empty(0, np.int64)  # keys of which collectives are still awaited
+
+    def add(self, arrivals: Arrivals, pending: Ints, now_s: float) -> None:
+        """Add arrivals; `pending` are keys of steps with collectives that are still awaited."""
+        self._pending = np.unique(pending)
+        recent = now_s - self._found_s <= KEPT_S
+        joined = Arrivals(
+            *(
+                np.concatenate(
+                    (getattr(self._found, each.name)[recent], getattr(arrivals, each.name))
+                )
+                for each in fields(Arrivals)
+            )
+        )
+        found_s = np.concatenate((self._found_s[recent], np.full(len(arrivals), now_s)))
+        self._found, self._found_s = _by_step(joined, found_s)
+        surplus = len(self._found) - MAX_KEPT
+        if surplus > 0:
+            kept = np.sort(np.argsort(self._found_s, kind="stable")[surplus:])
+            self._found, self._found_s = self._found.take(kept), self._found_s[kept]
+            self.dropped += surplus
+
+    def is_pending(self, member: Ints, step: Ints, count: Ints) -> Mask:
+        """Return of which points, of `count` steps each, collectives are still awaited."""
+        first = step_keys(member, step)
+        low, high = (np.searchsorted(self._pending, each) for each in (first, first + count))
+        return np.asarray(high > low, bool) & (step >= 0)
+
+    def means(self, member: Ints, step: Ints, count: Ints) -> tuple[Floats, Floats, Floats]:
+        """Return mean advance, start and enqueue lateness of the steps of points, or NaN."""
+        first = step_keys(member, step)
+        low, high = (np.searchsorted(self._found.key, each) for each in (first, first + count))
+        found = np.where(step >= 0, high - low, 0)
+        columns = (self._found.advance_s, self._found.start_late_s, self._found.enqueue_late_s)
+        sums = (np.concatenate(([0.0], np.cumsum(column))) for column in columns)
+        advance, start, enqueue = (
+            np.divide(
+                each[high] - each[low], found, out=np.full(len(step), np.nan), where=found > 0
+            )
+            for each in sums
+        )
+        return advance, start, enqueue
+
+
+def join_arrivals(first: Arrivals, second: Arrivals) -> Arrivals:
+    """Return the rows of both."""
+    names = [each.name for each in fields(Arrivals)]
+    return Arrivals(
+        *(np.concatenate((getattr(first, name), getattr(second, name))) for name in names)
+    )
+
+
+def _by_step(arrivals: Arrivals, found_s: Floats) -> tuple[Arrivals, Floats]:
+    """Join the rows of a member and step.
+
+    The largest advance counts, and lateness at the place where anybody was waited for most.
+    """
+    if not len(arrivals):
+        return arrivals, found_s
+    order = np.lexsort((arrivals.gap_s, arrivals.key))
+    ordered = arrivals.take(order)
+    starts = np.flatnonzero(np.concatenate(([True], ordered.key[1:] != ordered.key[:-1])))
+    last = np.append(starts[1:] - 1, len(order) - 1)
+    most = ordered.take(last)
+    advance = np.maximum.reduceat(ordered.advance_s, starts)
+    joined = Arrivals(most.key, most.gap_s, advance, most.start_late_s, most.enqueue_late_s)
+    return joined, np.maximum.reduceat(found_s[order], starts)

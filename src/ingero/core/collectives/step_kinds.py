@@ -1,0 +1,82 @@
+"""Kinds of collectives of one rank, as integer codes: what repeats from step to step.
+
+A kind is an operation with its size and the width of its communicator, and for sends and receives
+the direction of the peer. Where sizes change from call to call, as in an exchange of tokens between
+experts, the kind leaves the size out.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.collective import POINT_TO_POINT_OPS
+from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints
+
+EXCHANGES = POINT_TO_POINT_OPS | {"AllToAll"}  # their sizes may depend on the data
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Detail(IntEnum):
+    """How closely kinds are told apart, the closest first."""
+
+    SIZES = 0  # every size is a kind
+    EXCHANGES = 1  # exchanges of all sizes are one kind per operation, width and direction
+    OPERATIONS = 2  # all sizes are one kind
+    COLLECTIVES = 3  # as SIZES; exchanges are left out, since even their number changes
+
+
+class Kind(NamedTuple):
+    """`size_bytes` is -1 for all sizes; `direction` is the sign of peer - rank, 0 if no peer."""
+
+    op: str
+    size_bytes: int
+    width: int
+    direction: int
+
+
+@dataclass(frozen=True, slots=True)
+class KindCodes:
+    """A code per row into `kinds`, or -1 for rows that the detail leaves out."""
+
+    code: Ints
+    kinds: tuple[Kind, ...]
+
+
+def code_kinds(columns: Collectives, detail: Detail) -> KindCodes:
+    """Return the kind of each row; kinds are numbered in their own order, equal on every rank."""
+    size, direction, exchange = _features(columns, detail)
+    mixed = (
+        (size.astype(np.uint64) * _MIX)
+        ^ (columns.op.astype(np.uint64) << np.uint64(56))
+        ^ (columns.nranks.astype(np.uint64) << np.uint64(24))
+        ^ (direction + 1).astype(np.uint64)
+    )
+    _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
+    found = [
+        Kind(columns.ops[columns.op[row]], int(size[row]), int(columns.nranks[row]), int(turn))
+        for row, turn in zip(first.tolist(), direction[first].tolist(), strict=True)
+    ]
+    kinds = tuple(sorted(found))
+    code = np.array([kinds.index(kind) for kind in found] or [0], np.int64)[inverse]
+    if detail is Detail.COLLECTIVES:
+        code = np.where(exchange, UNKNOWN, code)
+    return KindCodes(code, kinds)
+
+
+def row_weights(columns: Collectives) -> Floats:
+    """Return the bytes of each row; where no size is known, every row weighs the same."""
+    known = columns.size_bytes > 0
+    return np.where(known, columns.size_bytes, 0.0) if known.any() else np.ones(len(columns))
+
+
+def _features(columns: Collectives, detail: Detail) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    exchange = columns.has_op(EXCHANGES)
+    pairwise = columns.has_op(POINT_TO_POINT_OPS) & (columns.peer >= 0)
+    direction = np.where(pairwise, np.sign(columns.peer - columns.rank), 0).astype(np.int64)
+    if detail is Detail.OPERATIONS:
+        return np.full(len(columns), UNKNOWN, np.int64), direction, exchange
+    without = exchange & (detail is Detail.EXCHANGES)
+    return np.where(without, UNKNOWN, columns.size_bytes), direction, exchange

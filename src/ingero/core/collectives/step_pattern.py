@@ -1,0 +1,272 @@
+"""The step of one rank: the pattern of collectives that repeats, and the rows of each repetition.
+
+A candidate is one kind of collective; a turn lasts from one call of it to the next. The pattern is
+the finest one whose turns hold the same heavy calls. Rare light calls, such as stop flags and
+logged losses, may come when they like. A step begins after the longest silence of the host, where
+it loads data, updates weights or waits for the GPU; on the GPU, calls overlap compute. A step is
+identified by its anchor, a call that comes once per step: members of a communicator share the
+sequence number of that call.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
+from ingero.core.collectives.step_kinds import Detail, Kind, KindCodes, code_kinds, row_weights
+
+MIN_TURNS = 3  # a pattern must repeat this often
+FITTING_TURNS = 0.90  # of the turns must hold the heavy calls of the median turn
+FITTING_BYTES = 0.90  # of all bytes must lie in such turns: a part of a step fits in few of them
+EXPLAINED_BYTES = 0.98  # of all bytes are of kinds that come in every turn
+# A call is light below both: so many bytes, and this share of all bytes. Flags, losses and norms
+# have a few bytes; gradients, parameters and activations have many.
+LIGHT_BYTES, LIGHT_SHARE = 1 << 16, 1e-3
+SEARCHED_ROWS = 1 << 16  # the newest; a ring of the plugin holds half as many
+
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPattern:
+    """The calls of a step in order; `places` has the kind and its how-manieth call in the step.
+
+    `anchor` is a place with a kind that comes once. `needed` tells which places every whole step
+    has; light calls may be missing.
+    """
+
+    detail: Detail
+    places: tuple[tuple[Kind, int], ...]
+    needed: tuple[bool, ...]
+    anchor: int
+    fit: float  # share of the turns that held the pattern where it was found
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCut:
+    """Step and place of each row, -1 outside; and per step the identity of its anchor.
+
+    Steps are counted from 0, the first anchor. The first and last may lack rows.
+    """
+
+    step: Ints
+    place: Ints
+    comm: NDArray[np.uint64]  # of each step
+    seq: Ints  # of each step, -1 where sends and receives are all there is
+    whole: Mask  # of each step: every needed place is there once, and no call too many
+
+    def __len__(self) -> int:
+        return len(self.comm)
+
+
+def find_pattern(columns: Collectives) -> StepPattern | None:
+    """Return the pattern that the calls of one rank repeat; None if they repeat none."""
+    rows = _in_order(columns)[-SEARCHED_ROWS:]
+    part = columns.take(rows)
+    if len(part) <= MIN_TURNS:
+        return None
+    for detail in Detail:
+        coded = code_kinds(part, detail)
+        seen = np.flatnonzero(coded.code >= 0)
+        if len(seen) <= MIN_TURNS:
+            continue
+        if len(seen) < len(part):
+            coded, held = KindCodes(coded.code[seen], coded.kinds), part.take(seen)
+        else:
+            held = part
+        found = _search(held, coded, detail)
+        if found is not None:
+            return found
+    return None
+
+
+def cut_steps(columns: Collectives, pattern: StepPattern) -> StepCut:
+    """Return which step and place of the pattern each row of one rank is.
+
+    A reader of a live ring passes the rows since the last whole step again.
+    """
+    order = _in_order(columns)
+    coded = code_kinds(columns, pattern.detail)
+    kinds, usual, position = _tables(pattern)
+    code = _recode(coded, kinds)[order]
+    kept = np.flatnonzero(code >= 0)
+    step = np.full(len(columns), -1, np.int64)
+    place = np.full(len(columns), -1, np.int64)
+    code, rows = code[kept], order[kept]
+    anchors = np.flatnonzero(code == kinds.index(pattern.places[pattern.anchor][0]))
+    turn = np.searchsorted(anchors, np.arange(len(code)), side="right") - 1
+    nth = _occurrence(code, turn, usual)
+    fits = (nth >= 0) & (nth < usual[code])
+    at = position[code, np.clip(nth, 0, position.shape[1] - 1)]
+    # Places before the anchor belong to the step of the anchor that follows.
+    of_step = turn + (at < pattern.anchor)
+    counts = fits & (of_step >= 0) & (of_step < len(anchors))
+    step[rows[counts]] = of_step[counts]
+    place[rows[counts]] = at[counts]
+    whole = _whole_steps(pattern, step, place, len(anchors))
+    heavy = np.array([pattern.needed[p] for p in range(len(pattern))], bool)
+    crowded = np.unique(turn[~fits & heavy[position[code, 0]]])
+    for late in (0, 1) if pattern.anchor else (0,):  # a call too many blurs both of its steps
+        hit = crowded + late
+        whole[hit[(hit >= 0) & (hit < len(anchors))]] = False
+    named = rows[anchors]
+    return StepCut(step, place, columns.comm[named], columns.seq[named], whole)
+
+
+def _in_order(columns: Collectives) -> Rows:
+    """Return the rows in the order in which the host enqueued them."""
+    return np.lexsort((columns.end_ns, columns.start_ns))
+
+
+def _tables(pattern: StepPattern) -> tuple[list[Kind], Ints, Ints]:
+    """Return the kinds, how often each comes in a step, and places as [kind, occurrence].
+
+    Occurrences are counted from the anchor on, as a turn begins there.
+    """
+    kinds = sorted({kind for kind, _ in pattern.places})
+    usual = np.array([sum(k == kind for k, _ in pattern.places) for kind in kinds], np.int64)
+    position = np.zeros((len(kinds), int(usual.max())), np.int64)
+    seen = np.zeros(len(kinds), np.int64)
+    turn = [*range(pattern.anchor, len(pattern)), *range(pattern.anchor)]
+    for at in turn:
+        code = kinds.index(pattern.places[at][0])
+        position[code, seen[code]] = at
+        seen[code] += 1
+    return kinds, usual, position
+
+
+def _recode(coded: KindCodes, kinds: list[Kind]) -> Ints:
+    table = [kinds.index(kind) if kind in kinds else -1 for kind in coded.kinds]
+    known = np.array(table or [-1], np.int64)
+    return np.where(coded.code >= 0, known[coded.code], -1)
+
+
+def _occurrence(code: Ints, turn: Ints, usual: Ints) -> Ints:
+    """Return the how-manieth call of its kind a row is in its turn.
+
+    Rows before the first anchor are counted back from the end of their turn.
+    """
+    order = np.lexsort((np.arange(len(code)), code, turn))
+    key = turn[order] * (len(usual) + 1) + code[order]
+    begins = np.flatnonzero(np.r_[True, key[1:] != key[:-1]]) if len(key) else np.empty(0, np.intp)
+    counts = np.diff(np.r_[begins, len(key)])
+    nth = np.arange(len(key)) - np.repeat(begins, counts)
+    early = turn[order] < 0
+    nth = np.where(early, usual[code[order]] - np.repeat(counts, counts) + nth, nth)
+    result = np.empty(len(code), np.int64)
+    result[order] = nth
+    return result
+
+
+def _whole_steps(pattern: StepPattern, step: Ints, place: Ints, steps: int) -> Mask:
+    needed = np.array(pattern.needed, bool)
+    counted = (place >= 0) & needed[place]
+    present = np.bincount(step[counted], minlength=steps)[:steps]
+    whole: Mask = present == int(needed.sum())
+    return whole
+
+
+def _search(columns: Collectives, coded: KindCodes, detail: Detail) -> StepPattern | None:
+    code, kinds = coded.code, coded.kinds
+    counts = np.bincount(code, minlength=len(kinds))
+    volume = row_weights(columns)
+    weight = np.bincount(code, volume, len(kinds)) / max(float(volume.sum()), 1.0)
+    call = np.array([max(kind.size_bytes, 0) for kind in kinds])
+    known = bool((columns.size_bytes > 0).any())
+    light = (weight < LIGHT_SHARE) & (call <= LIGHT_BYTES) & known
+    joined = _joined_comms(columns, volume)
+    for candidate in np.argsort(-counts, kind="stable").tolist():
+        if counts[candidate] <= MIN_TURNS:
+            break
+        if light[candidate]:
+            continue  # a flag may repeat as well, but not with every step
+        anchors = np.flatnonzero(code == candidate)
+        turn = np.searchsorted(anchors, np.arange(len(code)), side="right") - 1
+        turn = np.where(turn < len(anchors) - 1, turn, -1)
+        usual, fits = _usual_turn(code, turn, len(anchors) - 1, weight, light)
+        if float(fits.mean()) < FITTING_TURNS or weight[usual > 0].sum() < EXPLAINED_BYTES:
+            continue
+        if detail is not Detail.SIZES and (usual > 0).sum() < 2:
+            continue  # without sizes any calls repeat
+        inside = (turn >= 0) & fits[turn] & (usual > 0)[code]
+        if volume[inside].sum() < FITTING_BYTES * volume[turn >= 0].sum():
+            continue
+        if not joined <= set(columns.comm[inside].tolist()):
+            continue
+        return _pattern(columns, coded, detail, usual, light, float(fits.mean()))
+    return None
+
+
+def _joined_comms(columns: Collectives, volume: Floats) -> set[int]:
+    """Return the communicators that carry more than flags: each of them is used in every step."""
+    comms, which, counts = np.unique(columns.comm, return_inverse=True, return_counts=True)
+    share = np.bincount(which, volume) / max(float(volume.sum()), 1.0)
+    return set(comms[(share >= LIGHT_SHARE) & (counts > MIN_TURNS)].tolist())
+
+
+def _usual_turn(
+    code: Ints, turn: Ints, turns: int, weight: Floats, light: Mask
+) -> tuple[Ints, Mask]:
+    """Return how often each kind comes in the median turn, and which turns hold exactly that."""
+    kinds = len(weight)
+    inside = turn >= 0
+    table = np.bincount(turn[inside] * kinds + code[inside], minlength=turns * kinds)
+    table = table.reshape(turns, kinds)
+    usual = np.median(table, axis=0).astype(np.int64)
+    asked = ((usual > 0) | (weight > 1 - EXPLAINED_BYTES)) & ~light
+    if not asked.any():
+        asked = usual > 0
+    return usual, (table[:, asked] == usual[asked]).all(axis=1)
+
+
+def _pattern(
+    columns: Collectives, coded: KindCodes, detail: Detail, usual: Ints, light: Mask, fit: float
+) -> StepPattern:
+    """Order the calls of a turn, find the silence before the step, and choose the anchor."""
+    kept = np.flatnonzero((usual > 0)[coded.code])
+    code = coded.code[kept]
+    once = np.flatnonzero(usual == 1)
+    numbered = np.array([(columns.seq[kept[code == kind]] >= 0).all() for kind in once])
+    best = once[numbered] if numbered.any() else once
+    heavy = best[~light[best]] if (~light[best]).any() else best
+    kinds = coded.kinds
+    anchor = max(heavy.tolist(), key=lambda k: (kinds[k].width, kinds[k].size_bytes, kinds[k]))
+    anchors = np.flatnonzero(code == anchor)
+    turn = np.searchsorted(anchors, np.arange(len(code)), side="right") - 1
+    nth = _occurrence(code, turn, usual)
+    fits = (turn >= 0) & (turn < len(anchors) - 1) & (nth < usual[code])
+    index = np.arange(len(code)) - anchors[np.maximum(turn, 0)]
+    first = np.concatenate(([0], np.cumsum(usual)))[:-1]
+    slot = first[code] + np.clip(nth, 0, usual[code] - 1)
+    silence = np.diff(columns.start_ns[kept], prepend=columns.start_ns[kept[0]])
+    order = np.argsort(_medians(slot[fits], index[fits], int(usual.sum())), kind="stable")
+    quiet = _medians(slot[fits], silence[fits], int(usual.sum()))[order]
+    begin = int(np.argmax(quiet))
+    order = np.roll(order, -begin)
+    slots = [(kind, n) for kind in range(len(kinds)) for n in range(int(usual[kind]))]
+    return StepPattern(
+        detail,
+        _number_places([kinds[slots[s][0]] for s in order.tolist()]),
+        tuple(not light[slots[s][0]] for s in order.tolist()),
+        next(at for at, s in enumerate(order.tolist()) if slots[s][0] == anchor),
+        fit,
+    )
+
+
+def _number_places(kinds: list[Kind]) -> tuple[tuple[Kind, int], ...]:
+    return tuple((kind, kinds[:at].count(kind)) for at, kind in enumerate(kinds))
+
+
+def _medians(slot: Ints, values: NDArray[np.generic], slots: int) -> Floats:
+    """Return the median of the values in each slot; empty slots come last."""
+    order = np.lexsort((values, slot))
+    bounds = np.searchsorted(slot[order], np.arange(slots + 1))
+    result = np.full(slots, np.inf)
+    for s in range(slots):
+        if bounds[s + 1] > bounds[s]:
+            result[s] = float(values[order[(bounds[s] + bounds[s + 1]) // 2]])
+    return result

@@ -1,0 +1,79 @@
+"""Which steps of a rank are sent whole: a share of them that all ranks choose alike.
+
+A step is chosen by its number alone: where the fraction of number × golden ratio is below the
+share. Chosen steps are spread evenly, coincide with no period of the job, and a smaller share
+chooses a subset of a larger one. So ranks with different shares have the steps of the smallest
+share in common. Where one step has more collectives than may be sent, a share of its places is
+chosen by the same rule.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from ingero.core.collectives.columns import Floats, Ints, Mask
+
+GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio, odd
+STEPS_PER_S: Final = 1.0  # at least so many steps are sent, even if not all of their places are
+FINER: Final = 4  # shares are powers of 2^(1/4), so that ranks of one job agree on them
+HYSTERESIS: Final = 0.1  # a share is replaced only where it is wrong by more
+SMOOTH: Final = 0.2
+
+
+def is_chosen(numbers: Ints, share: float) -> Mask:
+    """Return which numbers belong to a share of all numbers; a smaller share is a subset."""
+    if share >= 1.0:
+        return np.ones(len(numbers), bool)
+    spread = numbers.astype(np.uint64) * GOLDEN
+    return np.asarray(spread < np.uint64(min(share, 1.0) * 2.0**64), bool) & (numbers >= 0)
+
+
+class StepSample:
+    """The share of steps and of places that one rank sends.
+
+    `per_s` is how many collectives may be sent per second. `steps` and `places` are the shares in
+    use, and `weight` is how many collectives each sent one stands for.
+    """
+
+    def __init__(self, per_s: float) -> None:
+        self.per_s = per_s
+        self.steps = self.places = 1.0
+        self._span_s = math.nan
+        self._length = 0  # collectives of a step
+
+    @property
+    def weight(self) -> float:
+        """How many collectives of the job each collective that is sent stands for."""
+        return 1.0 / (self.steps * self.places)
+
+    def choose(self, step: Ints, place: Ints, span_s: Floats) -> Mask:
+        """Return which collectives of finished steps are sent; `span_s` are those of the steps."""
+        if not len(step):
+            return np.zeros(0, bool)
+        self._follow(step, span_s)
+        return is_chosen(step, self.steps) & is_chosen(place, self.places)
+
+    def _follow(self, step: Ints, span_s: Floats) -> None:
+        known = span_s[np.isfinite(span_s) & (span_s > 0)]
+        self._length = len(step) // max(len(np.unique(step)), 1)
+        if not len(known):
+            return
+        span = float(np.median(known))
+        self._span_s = span if math.isnan(self._span_s) else _moved(self._span_s, span)
+        steps_per_s = min(1.0 / self._span_s, max(STEPS_PER_S, self.per_s / self._length))
+        self.steps = _settle(self.steps, steps_per_s * self._span_s)
+        self.places = _settle(self.places, self.per_s / (steps_per_s * self._length))
+
+
+def _moved(before: float, value: float) -> float:
+    return before + SMOOTH * (value - before)
+
+
+def _settle(share: float, wanted: float) -> float:
+    """Return a power of 2^(1/4) that is at most the wanted share, with some hysteresis."""
+    if wanted >= 1.0:
+        return 1.0
+    if share < 1.0 and wanted * (1 - HYSTERESIS) <= share <= wanted * (1 + HYSTERESIS):
+        return share
+    return float(2.0 ** (math.floor(FINER * math.log2(wanted)) / FINER))

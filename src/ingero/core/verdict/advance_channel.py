@@ -1,0 +1,163 @@
+"""The advance channel: a CUSUM of how long the job waits for one member alone.
+
+Own time is noisy where many small collectives overlap compute. The advance of a member, as a share
+of the step, is what its job would gain without it at that place, whatever its peers do meanwhile.
+It is known where agents send whole steps. A rank that only passes a delay on, because it waited in
+another communicator, has an advance, too: its own time must have grown as well.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.robust import Column, Index
+from ingero.core.verdict.fast_channel import CAP
+from ingero.core.verdict.own_times import SampleBatch
+from ingero.core.verdict.policy import (
+    CLIP,
+    VerdictPolicy,
+    decision_limit,
+    drift_allowance,
+    samples_between_alarms,
+)
+from ingero.core.verdict.scale import autocorrelation, qn, thinned
+from ingero.core.verdict.table import (
+    ADVANCE,
+    FRAMES,
+    HEALTHY,
+    HISTORY,
+    RECENT,
+    CohortRows,
+    MemberRows,
+)
+
+FLOOR = 0.001  # of a step: no advance is steadier
+CALM = 0.3  # of the decision limit: samples above it are not learned
+LASTING, OF = 6, 7  # the channel must have risen in so many of the last samples
+UPPER, UPPER_SCALES = 0.9, 1.2816  # a quantile, and how many scales above the median it is
+FAR = 3.0  # scales: a larger advance is not learned as usual
+WIDER = 1.5  # the scale of a member is at most this many times the cohort's
+MAX_SHIFT = 0.01  # of a step
+POOLED = 4  # members whose histories count as one long one; more share the same noise
+EXPLAINED = 0.3  # of the advance: own time must have grown by this part of it
+
+
+def keep_advances(rows: MemberRows, batch: SampleBatch) -> None:
+    """Add the advances of one step to the samples being made, and keep how late it began."""
+    known = np.isfinite(batch.advance_s) & (batch.span_s > 0)
+    if not known.any():
+        return
+    members = batch.member[known]
+    rows.advance_sum[members] += batch.advance_s[known] / batch.span_s[known]
+    rows.advance_count[members] += 1
+    place = rows.late_frames[members] % FRAMES
+    rows.start_late_s[members, place] = batch.start_late_s[known]
+    rows.enqueue_late_s[members, place] = batch.enqueue_late_s[known]
+    rows.late_frames[members] += 1
+
+
+def close_advances(
+    rows: MemberRows, cohorts: CohortRows, members: Index, policy: VerdictPolicy, first: Column
+) -> None:
+    """Make samples of the advances since the last ones; learn from them, or feed the channel.
+
+    `first` is after how many samples each member has its first baseline.
+    """
+    members = members[rows.advance_count[members] > 0]
+    if not len(members):
+        return
+    share = rows.advance_sum[members] / rows.advance_count[members]
+    rows.advance_sum[members] = 0.0
+    rows.advance_count[members] = 0.0
+    warm = rows.advance_learned[members] > 0
+    _update(rows, cohorts, members[warm], share[warm])
+    place = rows.advance_samples[members]
+    calm = ~(rows.advance_cusum[members] > CALM * rows.advance_limit[members])
+    calm &= (rows.state[members] == HEALTHY) & np.isnan(
+        cohorts.reason_since_s[rows.cohort[members]]
+    )
+    usual = rows.advance_bias[members] + FAR * rows.advance_scale[members]
+    kept = ((calm & ~(share > usual)) | ~warm) & (place < HISTORY)
+    rows.advance_history[members[kept], place[kept]] = share[kept]
+    rows.advance_samples[members[kept]] += 1
+    used, count = rows.advance_learned[members], rows.advance_samples[members]
+    target = np.where(used == 0, first[members], np.minimum(2 * used, HISTORY))
+    due = members[(count >= target) & (used < HISTORY)]
+    for cohort in np.unique(rows.cohort[due]).tolist():
+        _learn(rows, cohorts, int(cohort), policy)
+
+
+def _update(rows: MemberRows, cohorts: CohortRows, members: Index, share: Column) -> None:
+    excess = share - rows.advance_bias[members]
+    z = np.clip(excess / rows.advance_scale[members], -CLIP, CLIP)
+    rows.advance_cusum[members] = np.clip(
+        rows.advance_cusum[members] + z - rows.advance_k[members],
+        0.0,
+        CAP * rows.advance_limit[members],
+    )
+    calm = members[rows.advance_cusum[members] == 0.0]
+    rows.advance_rose_at[calm] = cohorts.step_samples[rows.cohort[calm]]
+    rows.advance_recent[members, rows.advance_turn[members] % RECENT] = excess
+    rows.advance_turn[members] += 1
+    rows.advance_rises[members] = (rows.advance_rises[members] << np.uint32(1)) | (
+        z > rows.advance_k[members]
+    )
+
+
+def _learn(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: VerdictPolicy) -> None:
+    """Compute baselines and limits of a cohort from the histories of its members."""
+    everyone = np.flatnonzero(rows.cohort[: rows.size] == cohort)
+    count = rows.advance_samples[everyone]
+    length = int(np.median(count))
+    members = everyone[count >= max(length // 2, 2)]
+    if not len(members):
+        return
+    history = rows.advance_history[members, :length].astype(np.float64)
+    middle = np.nanmedian(history, axis=1)
+    history = np.where(np.isnan(history), middle[:, None], history)
+    # Advances are never negative, so they spread further above their median than below it.
+    upper = (np.quantile(history, UPPER, axis=1) - middle) / UPPER_SCALES
+    own = np.maximum(qn(thinned(history)), upper)
+    # What waits are is much alike in a cohort; a member that is slow already must not hide in it.
+    scale = np.maximum(np.clip(own, np.median(own), WIDER * np.median(own)), FLOOR)
+    spread = (CLIP * scale)[:, None]
+    bias = middle + np.clip(history - middle[:, None], -spread, spread).mean(axis=1)
+    related = float(np.clip(np.median(autocorrelation(history)) + 1 / np.sqrt(length), 0.0, 0.9))
+    samples = np.full(len(members), float(length))
+    # A larger change of the bias means that a slowdown is being learned: refused.
+    is_first = rows.advance_learned[members] == 0
+    is_near = np.abs(bias - rows.advance_bias[members]) <= MAX_SHIFT
+    rows.advance_bias[members] = np.where(is_first | is_near, bias, rows.advance_bias[members])
+    rows.advance_scale[members] = scale
+    rows.advance_k[members] = drift_allowance(scale, samples, related, policy)
+    rows.advance_limit[members] = decision_limit(
+        rows.advance_k[members],
+        samples * min(len(members), POOLED),  # the scale is that of all members
+        correlation=related,
+        between_alarms=float(samples_between_alarms(cohorts.sample_s[cohort], policy)),
+    )
+    rows.advance_learned[members] = length
+
+
+def advance_effect(rows: MemberRows, members: Index) -> Column:
+    """Return the mean advance of the last samples above its baseline, -inf until it is known."""
+    effect = rows.advance_recent[members].mean(axis=1)
+    return np.where(np.isnan(effect), -np.inf, effect)
+
+
+def has_advance(rows: MemberRows, effect: Column, policy: VerdictPolicy) -> NDArray[np.bool_]:
+    """Tell for which members the job has waited for long enough to blame them.
+
+    `effect` is the excess of own time, as a logarithm. A rank that only waited elsewhere has none.
+    """
+    found = np.zeros(rows.size, bool)
+    asked = np.flatnonzero(rows.channel[: rows.size] == ADVANCE)
+    if not len(asked):
+        return found
+    advance = advance_effect(rows, asked)
+    window = np.uint32((1 << OF) - 1)
+    lasts = np.bitwise_count(rows.advance_rises[asked] & window) >= LASTING
+    own_s = np.exp(np.nan_to_num(rows.baseline_log_own[asked]))
+    explained = np.expm1(np.maximum(effect[asked], 0.0)) * own_s
+    needed = EXPLAINED * np.maximum(advance, 0.0) * np.nan_to_num(rows.span_s[asked])
+    found[asked] = lasts & (advance >= policy.gate) & (explained >= needed)
+    return found

@@ -1,0 +1,225 @@
+"""Events of jobs: what slows many ranks, moves between them or belongs to the job itself."""
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.verdict import Verdict, VerdictState
+from ingero.core.robust import Column
+from ingero.core.verdict.decision import Mask
+from ingero.core.verdict.events import fleet_events
+from ingero.core.verdict.events.describe import (
+    describe_fleet_event,
+    describe_group,
+    describe_moves,
+    describe_structural,
+)
+from ingero.core.verdict.events.groups import Groups
+from ingero.core.verdict.events.links import judge_links
+from ingero.core.verdict.events.moves import Moves
+from ingero.core.verdict.events.structural import Finding, Recurrences, find_structural
+from ingero.core.verdict.fast_channel import recent_effect
+from ingero.core.verdict.members import MemberRegistry
+from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.table import FAST, FEW, RECOVERING, STRAGGLER
+
+ADOPT_S = 300.0  # a level that a whole cohort keeps this long becomes its baseline
+
+
+class JobEvents:
+    """The open events: of cohorts by their row, of jobs by the row of the job."""
+
+    def __init__(self, registry: MemberRegistry, policy: VerdictPolicy) -> None:
+        self.open_fleet: dict[int, Verdict] = {}
+        self.open_groups: dict[int, Verdict] = {}
+        self.open_moves: dict[int, Verdict] = {}
+        self.open_structural: dict[tuple[str, int], Verdict] = {}
+        self._registry, self._policy = registry, policy
+        self._groups, self._moves, self._again = Groups(registry), Moves(), Recurrences()
+        self.grouped = np.zeros(0, bool)
+
+    def current(self) -> list[Verdict]:
+        """Return the open events."""
+        return [
+            *self.open_fleet.values(),
+            *self.open_groups.values(),
+            *self.open_moves.values(),
+            *self.open_structural.values(),
+        ]
+
+    def slow_jobs(self) -> list[int]:
+        """Return the rows of jobs with an event that makes their steps longer."""
+        cohorts = self._registry.cohorts
+        return [*cohorts.job[list(self.open_fleet)].tolist(), *self.open_groups, *self.open_moves]
+
+    def in_group(self, index: int) -> bool:
+        """Tell whether an open group event explains a member."""
+        group = self._groups.of_job.get(int(self._registry.rows.job[index]))
+        return group is not None and group.is_open and bool(self.grouped[index])
+
+    def explains(self, index: int, now_s: float) -> bool:
+        """Tell whether a blamed member is slow with the work, or by work that comes again."""
+        job = int(self._registry.rows.job[index])
+        return self._moves.is_carried(job, index, now_s) or (
+            self._again.period_of(index) is not None
+        )
+
+    def note(self, index: int, state: int, now_s: float) -> None:
+        """Note that a member became slow, or is not slow any more."""
+        rows = self._registry.rows
+        job = int(rows.job[index])
+        if state == STRAGGLER and rows.channel[index] == FAST:
+            cohort = rows.cohort[index]
+            since = self._registry.cohorts.frames[cohort] - rows.rose_frame[index]
+            step_s = self._registry.cohorts.sample_s[cohort] / max(
+                int(self._registry.cohorts.frames_per_sample[cohort]), 1
+            )
+            for each in self._moves.going_on(job):  # its state follows later
+                if recent_effect(rows, np.array([each]))[0] < self._policy.gate:
+                    self._moves.end(job, each, now_s)
+            self._moves.begin(job, index, now_s - float(since * step_s))
+            self._again.begin(index, int(rows.last_step[index]))
+        elif state == RECOVERING:
+            self._moves.end(job, index, now_s)
+
+    def advance(
+        self, judged: Mask, effect: Column, reporting: Column, now_s: float
+    ) -> tuple[list[Verdict], Mask]:
+        """Return the events that changed, and the members that these excuse.
+
+        Members of a group are not blamed either, but their channels go on: they hold the group.
+        """
+        rows, size = self._registry.rows, self._registry.rows.size
+        cohorts, cohort = self._registry.cohorts, rows.cohort[:size]
+        moving = judged & (effect > self._policy.gate)
+        moved = fleet_events.count_moving(
+            cohorts, cohort, judged, effect, rows.scale[:size], self._policy.gate
+        )
+        known = np.bincount(cohort[judged], minlength=cohorts.size).astype(np.float64)
+        links = judge_links(cohorts, self._mean_step_s(judged), now_s)
+        events, excused = fleet_events.judge(
+            cohorts, moved, known, reporting, links, now_s=now_s, policy=self._policy
+        )
+        changed = self._follow_fleet_events(events, moved, reporting, now_s)
+        self.grouped = self._groups.advance(judged & ~excused[cohort], moving, now_s)
+        changed += self._follow_groups()
+        changed += self._follow_moves(now_s)
+        return changed, excused[cohort]
+
+    def refresh(self, now_s: float) -> list[Verdict]:
+        """Find what is structural, and return the events that are new or over."""
+        findings = {each.key: each for each in find_structural(self._registry, self._policy)}
+        findings |= {each.key: each for each in self._recurring()}
+        changed = []
+        for key in [key for key in self.open_structural if key not in findings]:
+            changed.append(_over(self.open_structural.pop(key)))
+        for key, finding in findings.items():
+            before = self.open_structural.get(key)
+            since_s = now_s if before is None else before.since
+            self.open_structural[key] = describe_structural(
+                self._registry, finding, since_s, self._policy
+            )
+            if before is None:
+                changed.append(self.open_structural[key])
+        self._moves.forget(now_s)
+        return changed
+
+    def _recurring(self) -> list[Finding]:
+        """Return members whose slow periods come again after the same number of steps."""
+        rows, findings = self._registry.rows, []
+        for index in list(self._again.begins):
+            period, begins = self._again.period_of(index), self._again.begins[index]
+            since = int(rows.last_step[index]) - begins[-1]
+            if since < 0 or (period is not None and since > 2 * period):
+                self._again.forget(index)
+            elif period is not None:
+                rank = self._registry.members[index].rank
+                text = f"rank {rank} is slow again every {period} steps: work of this rank alone"
+                before = self.open_structural.get(("again", index))
+                loss = 0.0 if before is None or before.loss is None else before.loss
+                slow = max(float(np.nanmedian(rows.recent_excess[index])), 0.0)
+                loss = max(loss, slow * self._slow_share(index, period))
+                findings.append(
+                    Finding(("again", index), int(rows.cohort[index]), text, min(loss, 1.0), index,
+                            period)
+                )  # fmt: skip
+        return findings
+
+    def _slow_share(self, index: int, period: int) -> float:
+        """Return in which share of the time a member that is slow again and again is slow."""
+        job = int(self._registry.rows.job[index])
+        lengths = [
+            p.ended_s - p.began_s
+            for p in self._moves.periods.get(job, [])
+            if p.member == index and p.ended_s is not None
+        ]
+        cohorts, cohort = self._registry.cohorts, self._registry.rows.cohort[index]
+        per_step_s = float(cohorts.sample_s[cohort]) / max(
+            int(cohorts.frames_per_sample[cohort]), 1
+        )
+        return min(max(lengths, default=0.0) / (period * per_step_s), 1.0)
+
+    def _follow_groups(self) -> list[Verdict]:
+        changed = []
+        groups = {job: group for job, group in self._groups.of_job.items() if group.is_open}
+        for job in [job for job in self.open_groups if job not in groups]:
+            changed.append(_over(self.open_groups.pop(job)))
+        for job, group in groups.items():
+            verdict = describe_group(self._registry, group, self._policy)
+            if job not in self.open_groups:
+                changed.append(verdict)
+            self.open_groups[job] = verdict
+        return changed
+
+    def _follow_moves(self, now_s: float) -> list[Verdict]:
+        changed = []
+        for job in [job for job in self.open_moves if not self._moves.is_moving(job, now_s)]:
+            changed.append(_over(self.open_moves.pop(job)))
+        for job in self._moves.periods:
+            if job not in self.open_moves and self._moves.is_moving(job, now_s):
+                members = self._moves.ranks_in_turn(job)
+                self.open_moves[job] = describe_moves(self._registry, members, now_s)
+                changed.append(self.open_moves[job])
+        return changed
+
+    def _mean_step_s(self, judged: Mask) -> Column:
+        """Return the mean length of a step per cohort, NaN where no member reports it."""
+        rows, size = self._registry.rows, self._registry.cohorts.size
+        span_s = rows.span_s[: rows.size]
+        known = judged & ~np.isnan(span_s)
+        cohort = rows.cohort[: rows.size][known]
+        total = np.bincount(cohort, span_s[known], minlength=size)
+        count = np.bincount(cohort, minlength=size)
+        means = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
+        return np.asarray(means, np.float64)
+
+    def _follow_fleet_events(
+        self, events: NDArray[np.int8], moved: Column, reporting: Column, now_s: float
+    ) -> list[Verdict]:
+        """Open and end fleet events where the event of a cohort changed."""
+        cohorts, size = self._registry.cohorts, self._registry.cohorts.size
+        adopt = (events == fleet_events.SLOWER) & (cohorts.event[:size] == fleet_events.SLOWER)
+        adopt &= now_s - cohorts.event_since_s[:size] >= ADOPT_S
+        cohorts.baseline_level[:size][adopt] = cohorts.level[:size][adopt]
+        changed = []
+        for cohort in np.flatnonzero(events != cohorts.event[:size]).tolist():
+            before = self.open_fleet.pop(cohort, None)
+            if before is not None:
+                changed.append(_over(before))
+            kind = int(events[cohort])
+            if kind != fleet_events.CLEAR:
+                cohorts.event_since_s[cohort] = now_s
+                counted = np.arange(size) == cohort
+                if cohorts.expected[cohort] < FEW:
+                    counted = cohorts.job[:size] == cohorts.job[cohort]
+                self.open_fleet[cohort] = describe_fleet_event(
+                    self._registry, cohort, kind, int(moved[counted].sum()),
+                    int(reporting[counted].sum()), self._policy,
+                )  # fmt: skip
+                changed.append(self.open_fleet[cohort])
+        cohorts.event[:size] = events
+        return changed
+
+
+def _over(verdict: Verdict) -> Verdict:
+    return msgspec.structs.replace(verdict, state=VerdictState.RESOLVED, next_step="")

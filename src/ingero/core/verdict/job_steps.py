@@ -1,0 +1,151 @@
+"""The steps of a job: how long they are, and how long they were while the job was calm.
+
+All ranks of a job take the same step, so its length says what the job loses. Each cohort keeps the
+last samples of about a second. Samples taken while a member of the job is suspected, or during a
+fleet event, are marked: they say nothing about calm steps.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.core.robust import MAD_TO_SIGMA, Column, Index
+from ingero.core.verdict.scale import autocorrelation
+from ingero.core.verdict.table import ADVANCE, STALL, STEP_SAMPLES, CohortRows, MemberRows
+
+MIN_CALM = 20  # samples of calm steps without which the loss is only known to be at most something
+BLOCK = 5  # samples: a median of so many is nearly normal, and its neighbours nearly independent
+MAX_CORRELATION = 0.9  # of neighbouring blocks
+EXPLAINED = 0.5  # of the variance of steps: own times that explain less do not correct anything
+FLOOR = 0.001  # of a step: the length of no step is known better
+
+
+@dataclass(frozen=True, slots=True)
+class CalmSteps:
+    """Steps before an episode, as logarithms of seconds.
+
+    `noise` is the standard deviation of the median of a BLOCK, `inflation` how much wider the mean
+    of blocks spreads because neighbours resemble each other, and `error` the standard error of
+    `log_s`.
+    """
+
+    log_s: float
+    mean_s: float
+    noise: float
+    inflation: float
+    error: float
+    explained: "Explained | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Calm steps where the own times of all members explain most of what varies.
+
+    A step is longer by `slope` where own times are longer than `level`, which spreads by `spread`;
+    `rest` are the steps without that part.
+    """
+
+    level: float
+    spread: float
+    slope: float
+    rest: CalmSteps
+
+
+def follow_steps(
+    cohorts: CohortRows, present: Index, starts: Index, span_s: Column, levels: Column
+) -> None:
+    """Add one step of the cohorts `present`, whose members begin at `starts` in `span_s`."""
+    is_known = np.isfinite(span_s) & (span_s > 0)
+    if not is_known.any():
+        return
+    known = np.add.reduceat(is_known, starts)
+    total = np.add.reduceat(np.where(is_known, span_s, 0.0), starts)
+    some = known > 0
+    chosen = present[some]
+    cohorts.step_sum_s[chosen] += total[some] / known[some]
+    cohorts.step_level_sum[chosen] += levels[some]
+    cohorts.step_count[chosen] += 1
+
+
+def close_steps(cohorts: CohortRows, complete: Index) -> None:
+    """Make a sample of the steps since the last one, in these cohorts."""
+    chosen = complete[cohorts.step_count[complete] > 0]
+    if not len(chosen):
+        return
+    count, at = cohorts.step_count[chosen], cohorts.step_samples[chosen] % STEP_SAMPLES
+    cohorts.step_log[chosen, at] = np.log(cohorts.step_sum_s[chosen] / count)
+    cohorts.step_level[chosen, at] = cohorts.step_level_sum[chosen] / count
+    cohorts.step_is_calm[chosen, at] = ~cohorts.is_restless[chosen]
+    cohorts.step_samples[chosen] += 1
+    for column in (cohorts.step_sum_s, cohorts.step_level_sum, cohorts.step_count):
+        column[chosen] = 0.0
+
+
+def rose_at(rows: MemberRows, index: int) -> int:
+    """Return the sample of steps at which the channel of a member's episode began to rise."""
+    columns = {STALL: rows.stall_rose_at, ADVANCE: rows.advance_rose_at}
+    return int(columns.get(int(rows.channel[index]), rows.rose_at)[index])
+
+
+def mark_restless(cohorts: CohortRows, cohort: int, samples: int) -> None:
+    """Mark the last samples of all cohorts of a job: somebody was slow already."""
+    for each in np.flatnonzero(cohorts.job[: cohorts.size] == cohorts.job[cohort]).tolist():
+        places = np.arange(STEP_SAMPLES)[: min(samples, STEP_SAMPLES)]
+        cohorts.step_is_calm[each, (cohorts.step_samples[each] - 1 - places) % STEP_SAMPLES] = 0.0
+
+
+def recent_steps(cohorts: CohortRows, cohort: int, since: int, most: int) -> tuple[Column, Column]:
+    """Return the samples taken since one, oldest first: log seconds of steps, and own times.
+
+    These are at most `most`, the latest ones.
+    """
+    count = int(cohorts.step_samples[cohort])
+    wanted = min(count - since, most, STEP_SAMPLES, count)
+    places = np.arange(count - max(wanted, 0), count) % STEP_SAMPLES
+    return (
+        cohorts.step_log[cohort, places].astype(np.float64),
+        cohorts.step_level[cohort, places].astype(np.float64),
+    )
+
+
+def find_calm(cohorts: CohortRows, cohort: int, before: int) -> CalmSteps | None:
+    """Return the calm steps of a cohort before a sample; None where there are too few."""
+    count = int(cohorts.step_samples[cohort])
+    kept = np.arange(max(count - STEP_SAMPLES, 0), min(before, count)) % STEP_SAMPLES
+    kept = kept[cohorts.step_is_calm[cohort, kept] > 0]
+    if len(kept) < MIN_CALM:
+        return None
+    log_s = cohorts.step_log[cohort, kept].astype(np.float64)
+    level = cohorts.step_level[cohort, kept].astype(np.float64)
+    return _describe(log_s, _explain(log_s, level))
+
+
+def _describe(log_s: Column, explained: Explained | None) -> CalmSteps:
+    blocks = np.median(log_s[len(log_s) % BLOCK :].reshape(-1, BLOCK), axis=1)
+    noise = max(float(blocks.std(ddof=1)), FLOOR)
+    related = float(np.clip(autocorrelation(blocks[None, :])[0], 0.0, MAX_CORRELATION))
+    inflation = float(np.sqrt((1 + related) / (1 - related)))
+    mean_s = float(np.exp(np.minimum(log_s, np.quantile(log_s, 0.98))).mean())
+    error = float(noise * inflation / np.sqrt(len(blocks)))
+    return CalmSteps(float(np.median(log_s)), mean_s, noise, inflation, error, explained)
+
+
+def _explain(log_s: Column, level: Column) -> Explained | None:
+    """Return how own times explain the length of steps; None where they explain too little."""
+    if np.isnan(level).any():
+        return None
+    x, y = _clipped(level), _clipped(log_s)
+    power, product = float((x * x).sum()), float((x * y).sum())
+    total = float((y * y).sum())
+    if power <= 0 or total <= 0 or product <= 0 or product**2 / (power * total) < EXPLAINED:
+        return None
+    slope = min(product / power, 1.0)  # own time is a part of the step, so it grows no faster
+    middle, spread = float(np.median(level)), float(np.sqrt(power / len(x)))
+    return Explained(middle, spread, slope, _describe(log_s - slope * (level - middle), None))
+
+
+def _clipped(values: Column) -> Column:
+    """Return values around their median, at most four spreads away from it."""
+    centred = values - np.median(values)
+    bound = 4 * MAD_TO_SIGMA * float(np.median(np.abs(centred)))
+    return np.clip(centred, -bound, bound)

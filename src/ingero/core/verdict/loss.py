@@ -1,0 +1,118 @@
+"""What the job loses by a slow member: its steps now against its calm steps.
+
+Own time is not additive where collectives overlap compute, but the step is what the job pays. A
+member that is behind its peers while the steps did not change is late and costs nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.core.cost import loss_per_hour
+from ingero.core.robust import Index
+from ingero.core.verdict.job_steps import BLOCK, CalmSteps, recent_steps, rose_at
+from ingero.core.verdict.members import MemberRegistry
+from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.table import STALL, STEP_SAMPLES
+from ingero.core.verdict.what_if import job_usd, most_lost, part_of_loss
+
+MIN_LOSS = 0.015  # of a step: a smaller change is no reason to move a rank, and listed as late
+REACTION = 4.0  # spreads: peers whose own times moved further reacted to the fault itself
+WINDOW = 60  # samples of slow steps that are compared: the latest minute
+# What was said of a member stays until the change is this many times as clear: it does not flap.
+STAY = 2.0
+HIDDEN = 0.001  # of a step: a slower GPU model makes the job wait for longer anyway
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The share of its time that a job loses, give or take `error`; without it, at most `share`."""
+
+    share: float
+    error: float | None
+    is_late: bool
+    usd_per_hour: float | None
+    calm_s: float | None = None
+    slow_s: float | None = None
+
+    @property
+    def at_most(self) -> bool:
+        return self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """By how much steps are longer than calm ones, as a share of the longer step."""
+
+    share: float
+    error: float  # one standard error
+    calm_s: float
+    slow_s: float
+
+
+def measure_loss(
+    registry: MemberRegistry,
+    index: int,
+    peers: Index,
+    calm: CalmSteps | None,
+    policy: VerdictPolicy,
+    *,
+    excess: float,
+    period: int | None,
+    was_late: bool | None,
+) -> Loss:
+    """Return what the job loses by a member; `was_late` is what was said about it so far."""
+    rows = registry.rows
+    most = most_lost(registry, index, peers, excess=excess, period=period)
+    usd = job_usd(rows, index, policy)
+
+    def said(share: float, error: float | None, is_late: bool, change: Change | None) -> Loss:
+        price = None if math.isnan(usd) else round(loss_per_hour(share, usd), 2)
+        lengths = (None, None) if change is None else (change.calm_s, change.slow_s)
+        return Loss(share, error, is_late, price, *lengths)
+
+    change = None if calm is None else change_of_step(registry, index, calm)
+    if change is None or most < HIDDEN:
+        return said(most, None, most < HIDDEN, change)
+    part = part_of_loss(rows, index, peers)  # of what all slow members cost together
+    share, error = max(change.share, 0.0) * part, 2 * change.error * part
+    bar = max(MIN_LOSS, change.error)
+    if was_late is not None:
+        bar = bar * STAY if was_late else MIN_LOSS / STAY
+    if change.share >= bar:
+        return said(share, error, False, change)
+    if was_late or change.share + 2 * change.error < max(most / max(part, 0.1), MIN_LOSS):
+        return said(share, error, True, change)
+    return said(most, None, False, change)
+
+
+def change_of_step(registry: MemberRegistry, index: int, calm: CalmSteps) -> Change | None:
+    """Compare the steps since a member became slow with calm ones; None without such steps.
+
+    Medians are compared where it is slow all the time, and means where it stalls now and then.
+    """
+    rows, cohorts = registry.rows, registry.cohorts
+    is_stall = rows.channel[index] == STALL
+    since = rose_at(rows, index)
+    most = STEP_SAMPLES if is_stall else WINDOW
+    log_s, level = recent_steps(cohorts, int(rows.cohort[index]), since, most)
+    if not len(log_s):
+        return None
+    slow_s = float(np.exp(log_s).mean()) if is_stall else math.exp(float(np.median(log_s)))
+    before, expected = calm, 0.0
+    why = calm.explained
+    if why is not None:
+        moved = float(np.median(level)) - why.level
+        if abs(moved) <= REACTION * why.spread:
+            before, expected = why.rest, why.slope * moved
+    usual_s = before.mean_s if is_stall else math.exp(before.log_s)
+    calm_s = usual_s * math.exp(expected)
+    spread = before.noise * before.inflation / math.sqrt(max(len(log_s) / BLOCK, 1.0))
+    if is_stall and len(log_s) > BLOCK:  # stalls themselves make the mean uncertain
+        blocks = np.exp(log_s[len(log_s) % BLOCK :]).reshape(-1, BLOCK).mean(axis=1)
+        if len(blocks) > 2:
+            spread = max(spread, float(blocks.std(ddof=1)) / slow_s / math.sqrt(len(blocks)))
+    share = 1 - calm_s / slow_s
+    error = calm_s / slow_s * math.hypot(before.error, spread)
+    return Change(share, error, calm_s, slow_s)

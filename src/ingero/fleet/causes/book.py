@@ -1,0 +1,253 @@
+"""Causes: the signals that agents push, what they are asked about slow ranks, and their answers.
+
+The book stands outside the verdict engine, so that a replay of recorded inputs gives the engine's
+verdicts. It adds the best answer to a verdict when it is shown, as silences are.
+"""
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract import names
+from ingero.contract.causes import (
+    Ask,
+    CauseKind,
+    Finding,
+    PeerValue,
+    Signal,
+    decode_signals,
+    encode_asks,
+)
+from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.push.decode import problem_with_id
+from ingero.contract.verdict import Verdict, VerdictState
+from ingero.core.causes.answer import summarise
+from ingero.core.causes.next_steps import NEXT_STEPS
+
+MAX_RANKS: Final = 65_536  # whose signals are kept; the oldest are dropped
+MAX_EPISODES: Final = 1024  # that are asked about
+MAX_PEERS: Final = 512  # whose signals make a median
+FRESH_S: Final = 30.0  # signals are older when an agent stopped
+ASKED_S: Final = 30.0  # then an ask is given up and a new one may follow
+AGAIN_S: Final = 20.0  # after "unknown", before the next ask
+MAX_ASKS: Final = 5  # of an episode
+KEPT_S: Final = 120.0  # what is known about an episode after its end
+UNKNOWN_TEXT: Final = "unknown: nothing that was looked at sets this rank apart"
+_ASKED: Final = frozenset(
+    {VerdictState.SUSPECT, VerdictState.STRAGGLER, VerdictState.LATE, VerdictState.NOT_SURE}
+)
+_ORDER: Final = tuple(Signal)
+RankKey = tuple[str, str, str | None, int | None]  # cluster, node, job, rank
+EpisodeKey = tuple[str, str]  # cluster, episode
+
+
+@dataclass(slots=True)
+class _Rank:
+    values: NDArray[np.float32] = field(
+        default_factory=lambda: np.full(len(_ORDER), math.nan, np.float32)
+    )
+    at_s: float = -math.inf
+    step_ms: float | None = None
+
+
+@dataclass(slots=True)
+class _Episode:
+    """What was asked about an episode, and the best answer so far."""
+
+    node: str
+    ask: Ask
+    asked_s: float
+    seen_s: float
+    is_open: bool = True  # the current ask waits for its answer
+    answered_s: float = -math.inf
+    finding: Finding | None = None
+
+
+@dataclass(slots=True)
+class CauseCounters:
+    """What was received, asked and answered."""
+
+    signals: int = 0
+    asks: int = 0
+    findings: Counter[CauseKind] = field(default_factory=Counter)
+    refused: int = 0  # findings that nobody asked for
+    dropped_ranks: int = 0
+
+
+class CauseBook:
+    """The signals of all ranks, and the asks and answers about slow ones.
+
+    `texts` holds the asks that replies to a node carry, by cluster and node.
+    """
+
+    def __init__(self) -> None:
+        self.texts: dict[tuple[str, str], str] = {}
+        self.counters = CauseCounters()
+        self._ranks: OrderedDict[RankKey, _Rank] = OrderedDict()
+        self._jobs: dict[tuple[str, str | None], set[RankKey]] = {}
+        self._episodes: OrderedDict[EpisodeKey, _Episode] = OrderedDict()
+        self._fresh: set[EpisodeKey] = set()
+
+    def take(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
+        """Take the signals and answers of one push."""
+        for found in decode_signals(request):
+            node, job = found.resource.get(names.NODE_ID), found.resource.get(names.JOB_ID)
+            job = None if job is None else str(job)
+            if not isinstance(node, str) or problem_with_id(node) or problem_with_id(job or "-"):
+                continue
+            for finding in found.findings:
+                self._answer(cluster, node, finding, now_s)
+            if found.signals or found.step_ms is not None:
+                kept = self._rank((cluster, node, job, _whole(found.resource.get(names.RANK))))
+                kept.step_ms = found.step_ms or kept.step_ms
+                if found.signals:
+                    self.counters.signals += len(found.signals)
+                    kept.at_s = now_s
+                    kept.values[:] = [found.signals.get(one, math.nan) for one in _ORDER]
+
+    def tick(self, verdicts: Iterable[tuple[str, Verdict]], now_s: float) -> list[EpisodeKey]:
+        """Decide what is asked now; return the episodes with a new cause."""
+        by_node: dict[tuple[str, str], list[Ask]] = {}
+        for cluster, verdict in verdicts:
+            if verdict.node and verdict.state in _ASKED:
+                ask = self._ask(cluster, verdict, now_s)
+                if ask is not None:
+                    by_node.setdefault((cluster, verdict.node), []).append(ask)
+        for key in [key for key, one in self._episodes.items() if now_s - one.seen_s > KEPT_S]:
+            del self._episodes[key]
+        # The receiver holds a reference to this dictionary, so it is changed in place.
+        self.texts.clear()
+        self.texts |= {key: text for key, asks in by_node.items() if (text := encode_asks(asks))}
+        fresh, self._fresh = self._fresh, set()
+        return sorted(fresh)
+
+    def mark(self, cluster: str, verdict: Verdict) -> Verdict:
+        """Return the verdict with its cause and the next step that follows from it."""
+        kept = self._episodes.get((cluster, verdict.episode))
+        finding = kept.finding if kept else None
+        if finding is None or verdict.cause:
+            return verdict
+        if finding.kind is CauseKind.UNKNOWN:
+            return msgspec.structs.replace(verdict, cause=UNKNOWN_TEXT)
+        return msgspec.structs.replace(
+            verdict, cause=finding.text, next_step=NEXT_STEPS[finding.kind]
+        )
+
+    def kind_of(self, cluster: str, episode: str) -> CauseKind | None:
+        """Return the kind of cause of an episode; None before an answer."""
+        kept = self._episodes.get((cluster, episode))
+        return kept.finding.kind if kept and kept.finding else None
+
+    def _ask(self, cluster: str, verdict: Verdict, now_s: float) -> Ask | None:
+        """Return the open ask about an episode, a new one where it is due, or None."""
+        key = (cluster, verdict.episode)
+        kept = self._episodes.get(key)
+        if kept is None:
+            if len(self._episodes) >= MAX_EPISODES:
+                return None
+            ask = self._new_ask(cluster, verdict, 1, now_s)
+            self._episodes[key] = _Episode(verdict.node, ask, now_s, now_s)
+            return ask
+        kept.seen_s = now_s
+        if kept.is_open and now_s - kept.asked_s <= ASKED_S:
+            return kept.ask
+        is_found = kept.finding is not None and kept.finding.kind is not CauseKind.UNKNOWN
+        if is_found or kept.ask.number >= MAX_ASKS or now_s - kept.answered_s < AGAIN_S:
+            return None
+        kept.ask = self._new_ask(cluster, verdict, kept.ask.number + 1, now_s)
+        kept.asked_s, kept.is_open = now_s, True
+        return kept.ask
+
+    def _new_ask(self, cluster: str, verdict: Verdict, number: int, now_s: float) -> Ask:
+        self.counters.asks += 1
+        key = (cluster, verdict.node, verdict.job, verdict.rank)
+        rank = self._ranks.get(key)
+        return Ask(
+            episode=verdict.episode,
+            number=number,
+            job=verdict.job,
+            rank=verdict.rank,
+            cause_class=str(verdict.cause_class),
+            late=_late(verdict),
+            step_ms=None if rank is None else rank.step_ms,
+            peers=self._peers(key, now_s),
+        )
+
+    def _peers(self, key: RankKey, now_s: float) -> dict[str, PeerValue]:
+        """Return median and spread of each signal over the other ranks of a job."""
+        others = [
+            self._ranks[one]
+            for one in sorted(self._jobs.get((key[0], key[2]), ()), key=str)
+            if one != key and now_s - self._ranks[one].at_s <= FRESH_S
+        ][:MAX_PEERS]
+        found = {}
+        for index, signal in enumerate(_ORDER):
+            values = [float(one.values[index]) for one in others]
+            known = [value for value in values if not math.isnan(value)]
+            if known:
+                value = summarise(known)
+                found[str(signal)] = PeerValue(
+                    float(f"{value.median:.5g}"), float(f"{value.spread:.3g}"), value.count
+                )
+        return found
+
+    def _answer(self, cluster: str, node: str, finding: Finding, now_s: float) -> None:
+        """Take an answer from the node that was asked, to the ask that is open."""
+        key = (cluster, finding.episode)
+        kept = self._episodes.get(key)
+        is_asked = kept is not None and kept.node == node and kept.ask.number == finding.number
+        if kept is None or not is_asked:
+            self.counters.refused += 1
+            return
+        self.counters.findings[finding.kind] += 1
+        kept.is_open, kept.answered_s = False, now_s
+        before = kept.finding
+        if finding.kind is CauseKind.UNKNOWN and before is not None:
+            return  # what was found before stays
+        is_better = before is None or before.kind is CauseKind.UNKNOWN or _is_more(finding, before)
+        if is_better and finding != before:
+            kept.finding = finding
+            self._fresh.add(key)
+
+    def _rank(self, key: RankKey) -> _Rank:
+        found = self._ranks.get(key)
+        if found is None:
+            found = self._ranks[key] = _Rank()
+            self._jobs.setdefault((key[0], key[2]), set()).add(key)
+            while len(self._ranks) > MAX_RANKS:
+                self.counters.dropped_ranks += 1
+                self._forget(next(iter(self._ranks)))
+        else:
+            self._ranks.move_to_end(key)
+        return found
+
+    def _forget(self, key: RankKey) -> None:
+        del self._ranks[key]
+        job = (key[0], key[2])
+        self._jobs[job].discard(key)
+        if not self._jobs[job]:
+            del self._jobs[job]
+
+
+def _late(verdict: Verdict) -> float | None:
+    """Return the share of the time that a rank is behind: the job's loss, else its own excess."""
+    if verdict.loss is not None and verdict.loss > 0.01:
+        return round(verdict.loss, 4)
+    if verdict.excess is not None and verdict.excess > 0:
+        excess = verdict.excess / (verdict.period or 1)  # a stall adds to one step of its period
+        return round(excess / (1.0 + excess), 4)
+    return None
+
+
+def _is_more(one: Finding, other: Finding) -> bool:
+    return (one.explains or 0.0) > (other.explains or 0.0)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

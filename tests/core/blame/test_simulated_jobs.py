@@ -1,0 +1,58 @@
+"""Faults in simulated jobs of many shapes: rank, class and loss follow from the simulation."""
+
+import pytest
+from tests.support.job_shapes import Shape, ddp, experts, fsdp
+from tests.support.simulated_job import Fault, simulate
+
+from ingero.core.blame.answer import Answer
+from ingero.core.blame.records import blame_records
+from ingero.core.collectives.columns import Collectives
+
+STEPS, ONSET = 340, 160
+SHAPES = {"ddp": ddp(), "fsdp": fsdp(layers=4), "experts": experts(layers=2)}
+FAULTS = {
+    "compute": Fault(3, gpu=0.10, first=ONSET),
+    "host": Fault(5, host_s=0.005, first=ONSET),
+}
+
+
+def _ask(columns: Collectives) -> Answer:
+    return blame_records(columns, True, "test")
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_rank_class_and_loss_are_those_of_the_simulation(name: str, cause: str) -> None:
+    job = simulate(SHAPES[name], STEPS, [FAULTS[cause]], clock_s=2.0)
+    answer = _ask(job.columns)
+    assert [(c.rank, str(c.cause)) for c in answer.culprits] == [(FAULTS[cause].rank, cause)]
+    (culprit,) = answer.culprits
+    truth = job.loss(ONSET)
+    assert culprit.loss == pytest.approx(truth, abs=max(0.01, 0.2 * truth))
+    assert culprit.steps is not None and culprit.steps[0] == pytest.approx(ONSET, abs=20)
+    assert not culprit.at_most
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+def test_nobody_is_blamed_in_a_healthy_simulation(shape: Shape) -> None:
+    answer = _ask(simulate(shape, 150, clock_s=2.0).columns)
+    assert (answer.culprits, answer.cause) == ((), None)
+
+
+def test_two_at_once_are_both_named() -> None:
+    faults = [Fault(2, gpu=0.09), Fault(5, gpu=0.10)]
+    answer = _ask(simulate(ddp(), 200, faults).columns)
+    assert {(c.rank, str(c.cause)) for c in answer.culprits} == {(2, "compute"), (5, "compute")}
+
+
+def test_a_stall_is_named_with_its_period_in_steps() -> None:
+    job = simulate(ddp(), STEPS, [Fault(5, host_s=0.06, every=10, first=ONSET)], flag_every=0)
+    (culprit,) = _ask(job.columns).culprits
+    assert (culprit.rank, str(culprit.cause), culprit.period) == (5, "host", 10)
+    assert culprit.loss == pytest.approx(job.loss(ONSET, periodic=True), abs=0.02)
+
+
+def test_a_slow_gpu_that_the_job_does_not_notice_is_no_culprit() -> None:
+    # Launches take longer than compute, so ten percent more compute change nothing.
+    shape = ddp(step_s=0.015, launch=1.4)
+    assert _ask(simulate(shape, STEPS, [Fault(3, gpu=0.1, first=ONSET)]).columns).culprits == ()

@@ -1,0 +1,182 @@
+"""Turns rows of real jobs into the tables and pictures of docs/explain/real-jobs.md.
+
+python -m tests.hardware.real_jobs.report rows.json     # also copies them to docs/real-jobs.json
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.hardware.real_jobs.pictures import loss_picture, pace_picture
+from tests.hardware.real_jobs.plan import CALM
+from tests.hardware.real_jobs.rows import COSTLESS, COSTLY
+
+DOCS = Path(__file__).parents[3] / "docs"
+ROWS = DOCS / "real-jobs.json"
+PAGE = DOCS / "explain" / "real-jobs.md"
+PACE_PICTURE = DOCS / "pictures" / "real-jobs.svg"
+LOSS_PICTURE = DOCS / "pictures" / "real-jobs-loss.svg"
+_HEAD = (
+    "| job | slowed | step | the job lost | named after | class | said loss | others named "
+    "| right |"
+)
+_FAULTS = {
+    "gpu": "{gpu:.0%} more GPU work",
+    "host": "host sleeps {host:.0%} of a step",
+    "stall": "host stops for {host:.1f} steps, every {every}",
+    "lock": "waits for a lock, {lock:.0%} of a step",
+    "read": "reads from the disk, {read:.0%} of a step",
+    "collect": "collects garbage for {collect:.1f} steps, every {every}",
+    "hog": "a busy program on its core",
+    "quota": "CPU quota of {quota:.0%}",
+}
+Row = dict[str, Any]
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Return what was said about every fault, the latest row of each job and kind."""
+    lines = [_HEAD, "|" + "---|" * _HEAD.count(" | ") + "---|"]
+    for row in latest(row for row in rows if row["kind"] not in (CALM, "overhead")):
+        lines.append(f"| {' | '.join(_cells(row))} |")
+    return "\n".join(lines)
+
+
+def _cells(row: Row) -> list[str]:
+    fault = row["fault"]
+    slowed = f"rank {fault['rank']}: " + _FAULTS[row["kind"]].format(**fault)
+    others = ", ".join(f"rank {each['rank']}" for each in row["others"]) or "nobody"
+    named = "–" if row["named_s"] is None else f"{row['named_s']:.0f} s"
+    kind = row["class"] or "–"
+    if row.get("state") == "late":
+        kind += " (late)"
+    right = {True: "yes", False: "; ".join(row["remarks"]), None: "not measured"}[row["right"]]
+    if row["right"] and row["named_s"] is None and row["truth"] >= COSTLESS:
+        right = f"yes, below {COSTLY:.0%}"
+    return [
+        row["job"],
+        slowed,
+        _milliseconds(row["step_ms_median"]),
+        _share(row["truth"], row["truth_error"]),
+        named,
+        kind,
+        _said(row),
+        others,
+        right,
+    ]
+
+
+def _milliseconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} ms"
+
+
+def _share(value: float | None, error: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.1%}" + (f" ± {error:.1%}" if error else "")
+
+
+def _said(row: Row) -> str:
+    text = _share(row.get("loss"), row.get("loss_error"))
+    return f"at most {text}" if row.get("at_most") and row.get("loss") is not None else text
+
+
+def calm_table(rows: Iterable[Row]) -> str:
+    """Return how long every job ran without a fault, and who was named meanwhile."""
+    lines = ["| job | calm seconds | step | named meanwhile | events |", "|---|---|---|---|---|"]
+    by_job: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["kind"] == CALM:
+            by_job.setdefault(row["job"], []).append(row)
+    for job, found in by_job.items():
+        names = [f"rank {each['rank']}" for row in found for each in row["others"]]
+        steps = sorted(row["step_ms_median"] for row in found if row["step_ms_median"])
+        step = _milliseconds(steps[len(steps) // 2] if steps else None)
+        events = sum(len(row["events"]) for row in found)
+        seconds = sum(row["seconds"] for row in found)
+        lines.append(
+            f"| {job} | {seconds:.0f} | {step} | {', '.join(names) or 'nobody'} "
+            f"| {events or 'none'} |"
+        )
+    return "\n".join(lines)
+
+
+def overhead_table(rows: Iterable[Row]) -> str:
+    """Return what plugin and agent add to a step, and the CPU time of the agent."""
+    lines = ["| job | step without | step with | added | agent, share of a core |"]
+    lines.append("|---|---|---|---|---|")
+    for row in latest(row for row in rows if row["kind"] == "overhead"):
+        without = ", ".join(_milliseconds(ms) for ms in row["without_ms"]) or "–"
+        added = "–" if row["added"] is None else f"{row['added']:+.1%}"
+        cpu = "–" if row["agent_cpu"] is None else f"{row['agent_cpu']:.1%}"
+        lines.append(
+            f"| {row['job']} | {without} | {_milliseconds(row['with_ms'])} | {added} | {cpu} |"
+        )
+    return "\n".join(lines)
+
+
+def latest(rows: Iterable[Row]) -> list[Row]:
+    """Return the last row of each job and kind of fault, in the order of their first ones."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        found[row["job"], row["kind"]] = row
+    return list(found.values())
+
+
+def summary(rows: list[Row]) -> str:
+    """Return a sentence with the counts that matter."""
+    if not rows:
+        return "No run has been recorded yet."
+    faults = latest(row for row in rows if row["kind"] not in (CALM, "overhead"))
+    costly = [row for row in faults if row["truth"] is not None and row["truth"] >= COSTLY]
+    named = [row for row in costly if row["named_s"] is not None]
+    right = [row for row in faults if row["right"]]
+    calm = [row for row in rows if row["kind"] == CALM]
+    minutes = sum(row["seconds"] for row in calm) / 60
+    false = sum(len(row["others"]) for row in calm)
+    commits = ", ".join(dict.fromkeys(row["commit"] for row in faults)) or "none"
+    return (
+        f"Of {len(faults)} faults, {len(costly)} cost at least {COSTLY:.0%} of the step; "
+        f"{len(named)} of these were named. {len(right)} of all {len(faults)} were told right: "
+        f"the rank in time, its class and its loss, and nobody named for less than "
+        f"{COSTLESS:.1%}. In {minutes:.1f} calm minutes, {false or 'no'} "
+        f"rank{'s were' if false > 1 else ' was'} named. Commits: {commits}."
+    )
+
+
+def page(text: str, rows: list[Row]) -> str:
+    """Return the page with its generated parts brought up to date."""
+    parts = {
+        "summary": summary(rows),
+        "faults": table(rows),
+        "calm": calm_table(rows),
+        "overhead": overhead_table(rows),
+    }
+    for name, content in parts.items():
+        begin, end = f"<!-- {name}: generated -->", f"<!-- {name}: end -->"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        assert pattern.search(text), f"the page has no part {name}"
+        replaced = f"{begin}\n{content}\n{end}"
+        text = pattern.sub(lambda _, new=replaced: new, text)
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=Path, nargs="?", default=ROWS)
+    rows = json.loads((path := parser.parse_args().rows).read_text())
+    if path.resolve() != ROWS.resolve():
+        ROWS.write_text(path.read_text())
+    PAGE.write_text(page(PAGE.read_text(), rows))
+    PACE_PICTURE.write_text(pace_picture(rows))
+    LOSS_PICTURE.write_text(loss_picture(rows))
+    print(table(rows))
+    print(calm_table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Compares what Fleet said with what the job measured itself: one row per phase of a run."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tests.hardware.real_jobs.plan import CALM, CLASSES, PERIODIC, Phase
+from tests.hardware.real_jobs.steps import Steps
+
+SETTLE_S = 1.0  # after a change, the step that it falls into
+CALM_S = 40.0  # of the neighbouring calm phases
+BLOCK_S = 2.0
+NAMED_WITHIN_S = 15.0
+COSTLY, COSTLESS = 0.05, 0.015  # loss that must be named, and loss below which nobody is
+LOSS_SHARE, LOSS_POINTS = 0.25, 0.01  # a said loss may be off by the larger of the two
+NAMED = "straggler"
+EVENTS = ("fleet_event", "not_sure")
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A phase that is over, with its Unix times."""
+
+    phase: Phase
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The verdicts that Fleet listed at one time."""
+
+    at_s: float
+    verdicts: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job from its start to its end."""
+
+    mode: str
+    passed: list[Passed]
+    heard: list[Heard]
+    steps: list[Steps]
+
+
+def rows_of(run: Run) -> list[dict[str, Any]]:
+    """Return one row per phase, without the facts that all rows of a run share."""
+    return [_row(run, index) for index in range(len(run.passed))]
+
+
+def _row(run: Run, index: int) -> dict[str, Any]:
+    passed = run.passed[index]
+    phase, rank = passed.phase, passed.phase.fault.get("rank")
+    began_s = _seen_s(run, passed)
+    steps = [each.between(began_s + SETTLE_S, passed.ended_s) for each in run.steps]
+    row = {
+        "job": run.mode,
+        "phase": phase.name,
+        "kind": phase.kind,
+        "fault": phase.fault,
+        "seconds": round(passed.ended_s - passed.began_s, 1),
+        "steps": int(max((len(each) for each in steps), default=0)),
+        "step_ms_median": _over_ranks(steps, np.median),
+        "step_ms_mean": _over_ranks(steps, np.mean),
+        "others": _others(run, index),
+        "events": _events(run, passed),
+        "pace_ms": _pace(run.steps[0], passed) if run.steps else [],
+    }
+    if phase.kind == CALM:
+        return row | {"right": not row["others"]}
+    row |= _truth(run, index, steps) | _said(run.heard, began_s, passed.ended_s, rank)
+    return row | {"right": is_right(row), "remarks": remarks(row)}
+
+
+def _seen_s(run: Run, passed: Passed) -> float:
+    """When the slowed rank saw the control file change; else the beginning of the phase."""
+    rank = passed.phase.fault.get("rank")
+    if rank is not None and rank < len(run.steps):
+        for change in run.steps[rank].changes:
+            if passed.began_s <= change["at"] < passed.ended_s:
+                return float(change["at"])
+    return passed.began_s
+
+
+def _over_ranks(steps: list[NDArray[np.float64]], figure: Any) -> float | None:
+    found = [float(figure(each)) for each in steps if len(each)]
+    return round(float(np.median(found)), 3) if found else None
+
+
+def _truth(run: Run, index: int, slow: list[NDArray[np.float64]]) -> dict[str, float | None]:
+    """The loss by the job's own steps: medians for lasting faults, means for periodic ones."""
+    figure = np.mean if run.passed[index].phase.kind in PERIODIC else np.median
+    calm_s = list(_calm_spans(run, index))
+    losses, errors = [], []
+    for steps, slow_ms in zip(run.steps, slow, strict=True):
+        parts = [steps.between(*span) for span in calm_s]
+        calm_ms = np.concatenate(parts) if parts else np.empty(0)
+        if len(calm_ms) < 20 or len(slow_ms) < 20:
+            continue
+        calm, slower = float(figure(calm_ms)), float(figure(slow_ms))
+        losses.append(1 - calm / slower)
+        errors.append(np.hypot(_error(calm_ms, figure), _error(slow_ms, figure)) / slower)
+    if not losses:
+        return {"truth": None, "truth_error": None}
+    return {
+        "truth": round(float(np.median(losses)), 4),
+        "truth_error": round(float(np.median(errors)), 4),
+    }
+
+
+def _calm_spans(run: Run, index: int) -> Any:
+    if index and run.passed[index - 1].phase.kind == CALM:
+        before = run.passed[index - 1]
+        yield max(before.began_s + SETTLE_S, before.ended_s - CALM_S), before.ended_s
+    if index + 1 < len(run.passed) and run.passed[index + 1].phase.kind == CALM:
+        after = run.passed[index + 1]
+        yield after.began_s + SETTLE_S, min(after.ended_s, after.began_s + CALM_S)
+
+
+def _error(ms: NDArray[np.float64], figure: Any) -> float:
+    """The standard error of a figure, from blocks of neighbouring steps."""
+    length = max(int(BLOCK_S * 1e3 / float(np.median(ms))), 10)
+    blocks = [figure(ms[at : at + length]) for at in range(0, len(ms) - length + 1, length)]
+    return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 2 else 0.0
+
+
+def _said(heard: list[Heard], began_s: float, ended_s: float, rank: int | None) -> dict[str, Any]:
+    """What Fleet said about the slowed rank, and when it first named it."""
+    story, named_s, last = [], None, None
+    for each in heard:
+        if not began_s <= each.at_s < ended_s:
+            continue
+        for verdict in each.verdicts:
+            if verdict.get("rank") != rank or verdict["state"] not in (NAMED, "late", "suspect"):
+                continue
+            brief = [verdict["state"], verdict.get("class"), verdict.get("loss")]
+            if not story or story[-1][1:] != brief:
+                story.append([round(each.at_s - began_s, 1), *brief])
+            if verdict["state"] != "suspect":
+                last = verdict
+            if verdict["state"] == NAMED and named_s is None:
+                named_s = round(each.at_s - began_s, 1)
+    last = last or {}
+    names = ("state", "loss", "loss_error", "at_most", "excess", "period", "cause")
+    said = {name: last[name] for name in names if name in last}
+    return {"named_s": named_s, "class": last.get("class"), "story": story[:40]} | said
+
+
+def _others(run: Run, index: int) -> list[dict[str, Any]]:
+    """Who was named in this phase without having been slowed."""
+    passed = run.passed[index]
+    found: dict[Any, dict[str, Any]] = {}
+    for each in run.heard:
+        if not passed.began_s <= each.at_s < passed.ended_s:
+            continue
+        for verdict in each.verdicts:
+            if verdict["state"] == NAMED and not _was_slowed(run, index, verdict):
+                found.setdefault(verdict["episode"], _brief(verdict, each.at_s, passed))
+    return list(found.values())
+
+
+def _was_slowed(run: Run, index: int, verdict: dict[str, Any]) -> bool:
+    """Whether the episode began while its rank was slow, or in the seconds after."""
+    return any(
+        each.phase.fault.get("rank") == verdict.get("rank")
+        and each.began_s - 1 <= _first_named_s(run, verdict) <= each.ended_s + NAMED_WITHIN_S
+        for each in run.passed[: index + 1]
+    )
+
+
+def _first_named_s(run: Run, verdict: dict[str, Any]) -> float:
+    return next(
+        each.at_s
+        for each in run.heard
+        if any(v["episode"] == verdict["episode"] and v["state"] == NAMED for v in each.verdicts)
+    )
+
+
+def _brief(verdict: dict[str, Any], at_s: float, passed: Passed) -> dict[str, Any]:
+    names = ("rank", "class", "loss", "excess")
+    return {"after_s": round(at_s - passed.began_s, 1)} | {
+        name: verdict[name] for name in names if name in verdict
+    }
+
+
+def _events(run: Run, passed: Passed) -> list[str]:
+    """Statements about the whole job, each once, that were first heard in this phase."""
+    before = {
+        v["episode"] for each in run.heard if each.at_s < passed.began_s for v in each.verdicts
+    }
+    found = {}
+    for each in run.heard:
+        if passed.began_s <= each.at_s < passed.ended_s:
+            for verdict in each.verdicts:
+                if verdict["state"] in EVENTS and verdict["episode"] not in before:
+                    text = verdict.get("evidence", "")
+                    found[verdict["episode"]] = f"{verdict['state']}: {text}"[:200]
+    return list(found.values())[:8]
+
+
+def _pace(steps: Steps, passed: Passed) -> list[float | None]:
+    """The median step of every second, for pictures."""
+    edges = np.arange(passed.began_s, passed.ended_s, 1.0)
+    seconds = [steps.between(at, at + 1) for at in edges]
+    return [round(float(np.median(each)), 2) if len(each) else None for each in seconds]
+
+
+def is_right(row: dict[str, Any]) -> bool | None:
+    """Whether a fault was told right; None where the job did not measure it."""
+    return None if row["truth"] is None else not remarks(row)
+
+
+def remarks(row: dict[str, Any]) -> list[str]:
+    """What was wrong with what was said about a fault."""
+    truth, named_s = row["truth"], row["named_s"]
+    if truth is None:
+        return []
+    found = [f"rank {each['rank']} named too" for each in row["others"]]
+    if truth < COSTLESS:
+        return found + ([f"named, costs {truth:.1%}"] if row.get("state") == NAMED else [])
+    if named_s is None:
+        return found + (["not named"] if truth >= COSTLY else [])
+    if truth >= COSTLY and named_s > NAMED_WITHIN_S:
+        found.append(f"named after {named_s:.0f} s")
+    if row["class"] not in CLASSES[row["kind"]]:
+        found.append(f"class {row['class']}")
+    return found + _loss_remarks(row)
+
+
+def _loss_remarks(row: dict[str, Any]) -> list[str]:
+    truth, said = row["truth"], row.get("loss")
+    if said is None:
+        return ["no loss said"]
+    if row.get("at_most"):
+        fits = truth - LOSS_POINTS <= said <= 2 * truth + 0.03
+    else:
+        fits = abs(said - truth) <= max(LOSS_SHARE * truth, LOSS_POINTS)
+    return [] if fits else [f"loss {said:.1%}"]

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Real PyTorch jobs with live verdicts, on a bare GPU machine: carry the tree with wheelhouse/ (make wheelhouse).
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+export PYTHONUNBUFFERED=1
+module=tests.hardware.${SCRIPT:-real_jobs.drive} # SCRIPT=host_causes runs that one
+case " $* " in
+*" --dry "* | *" --help "*) exec "${PYTHON:-.venv/bin/python}" -m "$module" "$@" ;;
+esac
+ls wheelhouse/*.whl >/dev/null 2>&1 || { echo "first: make wheelhouse (where pip works)" >&2; exit 2; }
+unpacked=$(mktemp -d)
+trap 'rm -rf "$unpacked"' EXIT
+"${PYTHON:-python3}" -c 'import sys, zipfile
+for wheel in sys.argv[2:]: zipfile.ZipFile(wheel).extractall(sys.argv[1])' "$unpacked" wheelhouse/*.whl
+mkdir "$unpacked/tests" # a package named tests of the machine's own must not be found first
+echo "__path__ = ['$PWD/tests']" >"$unpacked/tests/__init__.py"
+PYTHONPATH="$PWD/src:$unpacked" "${PYTHON:-python3}" -m "$module" "$@"

@@ -1,0 +1,76 @@
+"""Fleet and the agent of this node, started as a user would, and what they say."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import IO, Any
+
+from tests.hardware.real_jobs.machine import free_port
+from tests.hardware.real_jobs.processes import children_of, cpu_s
+
+LISTENERS = ("http", "agent", "admin", "health", "metrics", "prometheus")
+
+
+class Services:
+    """A Fleet and an agent for one job, each with a log in `folder`."""
+
+    def __init__(self, mode: str, rings: Path, folder: Path) -> None:
+        self.folder = folder
+        self.logs: list[IO[bytes]] = []
+        ports = {name: free_port() for name in LISTENERS}
+        self.api = f"http://127.0.0.1:{ports['agent']}"
+        listeners = [f"--{name}=127.0.0.1:{port}" for name, port in ports.items()]
+        self.fleet = self._start(
+            "fleet", ["ingero.cli.commands.services.fleet", "--grpc=off", *listeners], {}
+        )
+        push = ["ingero", "fleet-push", "--fleet-insecure", "--fleet-persist-path", ""]
+        push += ["--fleet-endpoint", f"http://127.0.0.1:{ports['http']}"]
+        push += ["--fleet-cluster-id", mode, "--fleet-node-id", platform.node() or "node"]
+        push += ["--signal-db-path", str(folder / "none.db")]
+        self.agent = self._start("agent", push, {"INGERO_NCCL_RING_DIR": str(rings)})
+
+    def _start(
+        self, name: str, command: list[str], more: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{name}.log").open("wb")
+        self.logs.append(log)
+        return subprocess.Popen(
+            [sys.executable, "-m", *command], env=os.environ | more, stdout=log, stderr=log
+        )
+
+    def status(self) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """Return the verdicts and how many ranks are judged; empty while Fleet starts."""
+        try:
+            with urllib.request.urlopen(f"{self.api}/api/v1/status", timeout=10) as response:
+                clusters = json.load(response)["clusters"]
+        except (OSError, ValueError):
+            return [], {}
+        verdicts = [verdict for each in clusters for verdict in each["verdicts"]]
+        return verdicts, clusters[0]["ranks"] if clusters else {}
+
+    def screen(self) -> str:
+        """Return what `ingero status` prints."""
+        command = [sys.executable, "-m", "ingero", "status", "--fleet", self.api]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60
+        ).stdout
+
+    def agent_cpu_s(self) -> float:
+        """Return the CPU time of the agent and its children so far."""
+        return sum(cpu_s(pid) for pid in [self.agent.pid, *children_of(self.agent.pid)])
+
+    def close(self) -> None:
+        for process in (self.agent, self.fleet):
+            process.terminate()
+        for process in (self.agent, self.fleet):
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for log in self.logs:
+            log.close()
