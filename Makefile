@@ -35,7 +35,7 @@ demo: $(READY) ## start a small simulated cluster, slow one node, show it being 
 test: $(READY) ## run every test that this machine can run, and list what was skipped and why
 	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
-	bench/peers/perfetto.sh
+	bench/peers/perfetto.sh && bench/peers/debian.sh
 	$(BIN)/pytest -n $(WORKERS) -rs
 
 .PHONY: check

@@ -1,12 +1,11 @@
 """The shipped Prometheus rules name existing series and pass promtool's unit tests."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 import yaml
+from tests.support.peers import debian_program
 
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictService
@@ -31,9 +30,7 @@ def test_rules_use_only_series_that_fleet_serves() -> None:
 
 
 def test_promtool_accepts_the_rules_and_their_unit_tests() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("needs promtool (Debian package `prometheus`), which is not on this machine")
+    promtool = debian_program("promtool")
     for args in (
         ["check", "rules", "ingero-rules.yml"],
         ["test", "rules", "ingero-rules.test.yml"],

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support import peers
 from tests.support.pushes import JSON, PB, as_json, forwarding, post, protobuf, running
 from tests.support.waiting import PATIENCE_S, until_async
 
@@ -17,11 +17,10 @@ from ingero.transport.access import Access
 from ingero.transport.bearer import Key
 from ingero.transport.otlp.server_http import Reply
 
-PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(
-        not (PEERS / "otelcol").exists(), reason="needs a Collector; `make peers` builds it"
+        not (peers.FOLDER / "otelcol").exists(), reason="needs a Collector; `make peers` builds it"
     ),
 ]
 CONFIG = """
@@ -61,7 +60,9 @@ async def collector(
         config.write_text(CONFIG.format(http=http, grpc=grpc, exporters=exporters, names=names))
         with log.open("w") as output:
             process = subprocess.Popen(
-                [str(PEERS / "otelcol"), "--config", str(config)], stdout=output, stderr=output
+                [str(peers.FOLDER / "otelcol"), "--config", str(config)],
+                stdout=output,
+                stderr=output,
             )
         await until_async(lambda: process.poll() is not None or is_open(http))  # noqa: B023 - called here
         is_taken = process.poll() is not None

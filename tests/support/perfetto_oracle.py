@@ -1,6 +1,5 @@
 """Perfetto's trace processor checks our exports (`make peers` installs it; needs Node)."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 from perfetto.trace_processor.platform import PlatformDelegate
 from perfetto.trace_processor.protos import ProtoFactory
+from tests.support import peers
 
-PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
-ENGINE = PEERS / "perfetto/node_modules/@amazon-devices/webui-for-perfetto/v46.0"
+ENGINE = peers.FOLDER / "perfetto/node_modules/@amazon-devices/webui-for-perfetto/v46.0"
 DRIVER = Path(__file__).with_name("perfetto_engine.js")
 _PIECE = 1 << 20
 _PROBLEMS = (
