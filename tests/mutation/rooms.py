@@ -54,8 +54,8 @@ ROOMS = (
         ),
         without="test_no_function_shows_what_a_text_argument_names",
     ),
-    Room("verdict", ("core/verdict/*.py",), ("tests/core/verdict",), 400),
-    Room("blame", ("core/blame/*.py",), ("tests/core/blame", "tests/importers"), 1000),
+    Room("verdict", ("core/verdict/**/*.py",), ("tests/core/verdict",), 400),
+    Room("blame", ("core/blame/**/*.py",), ("tests/core/blame", "tests/importers"), 1000),
 )
 
 

@@ -18,6 +18,7 @@ from ingero.core.blame.wait_graph import (
     StoppedJob,
     Wait,
     find_absent,
+    find_circle,
     find_hosts_behind,
     find_lagging_gpus,
     find_mismatched,
@@ -58,12 +59,13 @@ def blame_hang(
     waits = find_waits(job)
     absent = find_absent(job, waits)
     culprits = _culprits(job, waits, absent)
+    circle = [] if culprits else find_circle(job, waits)
     return Answer(
         source="flight recorder (stopped job)",
         culprits=tuple(culprits),
-        cause=CauseClass.HANG if culprits else CauseClass.NETWORK,
-        not_sure=_not_sure(culprits, absent),
-        evidence=tuple(_evidence(job, waits, culprits)),
+        cause=CauseClass.HANG if culprits or circle else CauseClass.NETWORK,
+        not_sure=_not_sure(culprits, absent, circle),
+        evidence=tuple(_evidence(job, waits, culprits) if not circle else _circle(job, waits)),
         notes=_notes(job, world),
         gpus=world,
     )
@@ -167,7 +169,26 @@ def _evidence(job: StoppedJob, waits: Sequence[Wait], culprits: Sequence[Culprit
     return lines
 
 
-def _not_sure(culprits: Sequence[Culprit], absent: Sequence[int]) -> str | None:
+def _circle(job: StoppedJob, waits: Sequence[Wait]) -> list[str]:
+    """Return the first wait of each rank that waits for another one with a dump."""
+    first: dict[int, Wait] = {}
+    for wait in waits:
+        if wait.on in job.by_rank:
+            first.setdefault(wait.waiter, wait)
+    return [
+        f"rank {w.waiter} waits in {job.describe(w.op)} for rank {w.on}, which {w.why}"
+        for w in list(first.values())[:MOST_LISTED]
+    ]
+
+
+def _not_sure(
+    culprits: Sequence[Culprit], absent: Sequence[int], circle: Sequence[int]
+) -> str | None:
+    if circle:
+        return (
+            f"ranks {_list(circle)} wait for each other: "
+            "compare the order in which they call collectives of different groups"
+        )
     if not culprits:
         return (
             "every present rank has arrived and none continues: a dead link or a missing rank; "

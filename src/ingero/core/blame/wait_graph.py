@@ -211,6 +211,17 @@ def find_absent(job: StoppedJob, waits: Sequence[Wait]) -> list[int]:
     return sorted({w.on for w in waits if w.on in gone and (w.op,) == oldest[w.waiter]})
 
 
+def find_circle(job: StoppedJob, waits: Sequence[Wait]) -> list[int]:
+    """Return ranks with dumps that wait for each other in a circle, or stand between circles."""
+    circle = set(job.by_rank)
+    while True:
+        edges = [(w.waiter, w.on) for w in waits if w.waiter in circle and w.on in circle]
+        kept = {waiter for waiter, _ in edges} & {on for _, on in edges}
+        if kept == circle:
+            return sorted(circle)
+        circle = kept
+
+
 def is_clearly_stuck(ranks: Iterable[RankProgress]) -> bool:
     """Tell whether an operation is pending for longer than any completed one ever took."""
     for rank in ranks:
