@@ -19,6 +19,7 @@ MCP: Final = "/mcp"
 # Fleet
 FLEET_THRESHOLD: Final = "/api/v1/threshold"
 FLEET_STATUS: Final = "/api/v1/status"
+FLEET_LIVE: Final = "/api/v1/live"  # a stream, `contract/live.py`
 FLEET_SILENCES: Final = "/api/v1/silences"
 FLEET_SILENCES_LIFT: Final = "/api/v1/silences/lift"
 FLEET_DEBUG_CLUSTERS: Final = "/debug/clusters"

@@ -107,6 +107,7 @@ ASK_HEADER: Final = "X-Ingero-Ask"
 ASK_METADATA: Final = "ingero-ask"
 CLUSTER_QUERY: Final = "cluster_id"
 NODE_QUERY: Final = "node_id"
+JOB_QUERY: Final = "job_id"
 CLUSTER_HEADER: Final = "ingero.cluster.id"
 FLEET_TOKEN_VARIABLE: Final = "INGERO_FLEET_TOKEN"  # noqa: S105 - the name of a variable, not a token
 NODE_NAME_HEADER: Final = "X-Ingero-Node"

@@ -3,7 +3,7 @@
 import asyncio
 import html
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -42,6 +42,7 @@ from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
 from ingero.fleet.allowed_clusters import not_allowed
+from ingero.fleet.page.cluster_view import summary_fields
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import NodeRow
@@ -81,7 +82,12 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
     )
 
 
-def threshold_app(processor: FleetProcessor, access: Access, verdicts: VerdictService) -> Starlette:
+def threshold_app(
+    processor: FleetProcessor,
+    access: Access,
+    verdicts: VerdictService,
+    more_routes: Sequence[Route] = (),
+) -> Starlette:
     """Return the API for agents whose push brought no threshold back, and for operators."""
 
     async def threshold(request: Request) -> Response:
@@ -94,7 +100,7 @@ def threshold_app(processor: FleetProcessor, access: Access, verdicts: VerdictSe
         now_s = time.monotonic()
         clusters = [
             ClusterStatus(
-                **_summary(name, cluster),
+                **summary_fields(cluster),
                 nodes=await _nodes(cluster, now_s, processor.policy.ttl_s, verdicts.silences),
                 ranks=RankCounts(**verdicts.rank_counts(name)),
                 verdicts=verdicts.recent_verdicts(name),
@@ -111,6 +117,7 @@ def threshold_app(processor: FleetProcessor, access: Access, verdicts: VerdictSe
             ),
             Route(FLEET_STATUS, require_token(access, status, TokenScope.READ)),
             *silence_routes(verdicts.silences, access),
+            *more_routes,
         ],
         exception_handlers={HTTPException: http_error},
     )
@@ -120,8 +127,8 @@ def admin_app(processor: FleetProcessor, access: Access) -> Starlette:
     """Return the diagnostics of every cluster and node; served on loopback only."""
 
     async def clusters(request: Request) -> Response:
-        found = sorted(processor.clusters.items())
-        return json_response(ClusterList([ClusterSummary(**_summary(*each)) for each in found]))
+        found = [cluster for _, cluster in sorted(processor.clusters.items())]
+        return json_response(ClusterList([ClusterSummary(**summary_fields(c)) for c in found]))
 
     async def scores(request: Request) -> Response:
         name = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
@@ -130,7 +137,7 @@ def admin_app(processor: FleetProcessor, access: Access) -> Starlette:
             known = ", ".join(sorted(processor.clusters)[:20]) or "none has pushed yet"
             return error_response(f"no cluster {name!r}; known: {known}", HTTPStatus.NOT_FOUND)
         scores = ClusterScores(
-            **_summary(name, cluster),
+            **summary_fields(cluster),
             nodes=await _nodes(cluster, time.monotonic(), processor.policy.ttl_s),
             truncated=len(cluster.roster.rows) > MAX_LISTED_NODES,
         )
@@ -143,25 +150,6 @@ def admin_app(processor: FleetProcessor, access: Access) -> Starlette:
         ],
         exception_handlers={HTTPException: http_error},
     )
-
-
-def _summary(name: str, cluster: Cluster) -> dict[str, Any]:
-    """Return the fields of a ClusterSummary, which three answers share."""
-    state = cluster.threshold
-    return {
-        "cluster_id": name,
-        "threshold": cluster.served.value or None,
-        "quorum_met": cluster.served.quorum_met,
-        "raw_threshold": state.stats.value if state.stats else None,
-        "ema": state.ema,
-        "median": state.stats.median if state.stats else None,
-        "mad": state.stats.mad if state.stats else None,
-        "nodes_by_state": cluster.counts,
-        "coverage": state.coverage,
-        "coverage_low": state.coverage_low,
-        "panic": str(state.panic) if state.panic else None,
-        "below_threshold": state.below,
-    }
 
 
 async def _nodes(

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from starlette.applications import Starlette
+
 from ingero.config.fleet import FleetConfig
 from ingero.config.fleet_exporters import (
     ForwardExporterConfig,
@@ -21,6 +23,7 @@ from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest
+from ingero.contract.verdict import Verdict
 from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
@@ -29,6 +32,10 @@ from ingero.fleet.exporters import FleetExporters, build_backend
 from ingero.fleet.forward import Forwarder
 from ingero.fleet.listeners import FleetListeners, ListenerSecrets
 from ingero.fleet.metrics import cluster_families, own_series, recording_families, service_families
+from ingero.fleet.page.cluster_view import Moment
+from ingero.fleet.page.hub import LiveHub
+from ingero.fleet.page.metrics import live_families
+from ingero.fleet.page.routes import live_routes
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.providers import with_provider
 from ingero.fleet.receive import Receiver
@@ -36,6 +43,7 @@ from ingero.fleet.silences import Silences
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
+from ingero.transport.access import Access
 from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.otlp.server_http import push_protocol
 
@@ -79,6 +87,7 @@ class FleetService:
             max_clusters=settings.max_clusters,
             silences=Silences(verdict.silences_file),
         )
+        self.live = LiveHub(self.processor, self.verdicts)
         self._inputs: InputLog | None = None
         if verdict.record_inputs is not None:
             self._inputs = InputLog(
@@ -111,9 +120,7 @@ class FleetService:
         asked = {listener.name: listener for listener in self.config.listeners()}
         serve, processor = self._listeners.serve_http, self.processor
         if "threshold" in asked:
-            await serve(
-                asked["threshold"], lambda access: threshold_app(processor, access, self.verdicts)
-            )
+            await serve(asked["threshold"], self._threshold_app)
             await serve(asked["admin"], lambda access: admin_app(processor, access))
         await serve(
             asked["health"], lambda access: health_app(self.receiver, lambda: self._ready, access)
@@ -132,6 +139,13 @@ class FleetService:
             self.receiver.grpc_token = await self._listeners.serve_grpc(
                 asked["grpc"], self.receiver
             )
+
+    def _threshold_app(self, access: Access) -> Starlette:
+        page = live_routes(self.live, access, lambda: self._moment(time.monotonic()))
+        return threshold_app(self.processor, access, self.verdicts, page)
+
+    def _moment(self, now_s: float) -> Moment:
+        return Moment(now_s, now_s + self._unix_offset_s)
 
     async def _tick_forever(self) -> None:
         while True:
@@ -171,10 +185,11 @@ class FleetService:
     def _tick(self, now_s: float) -> None:
         self.receiver.second_passed()
         self.processor.tick(now_s)
-        self._judge(now_s + self._unix_offset_s)
+        changed = self._judge(now_s + self._unix_offset_s)
+        self.live.tick(changed, self._moment(now_s))
 
-    def _judge(self, now_s: float) -> None:
-        """Run one tick of the verdict engines; log what changed and export it as log records."""
+    def _judge(self, now_s: float) -> list[tuple[str, Verdict]]:
+        """Run one tick of the verdict engines; log, export and return what changed."""
         self._record(TICK, now_s)
         changed = self.verdicts.tick(now_s)
         for cluster, verdict in changed:
@@ -183,7 +198,7 @@ class FleetService:
             self._record(VERDICT, now_s, cluster, lambda verdict=verdict: encode_one(verdict))  # type: ignore[misc]  # a default argument binds the loop's value
         changed = self.verdicts.with_causes(changed, now_s)
         if not changed:
-            return
+            return []
         for cluster, verdict in changed:
             log.info(
                 "verdict",
@@ -192,6 +207,7 @@ class FleetService:
         body = encode_protobuf(encode_verdict_logs(changed, time.time_ns()))
         for sink in self.receiver.sinks.get(LogsRequest, ()):
             sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
+        return changed
 
     async def _report_forever(self) -> None:
         """Export Fleet's own series to where received metrics are forwarded."""
@@ -209,6 +225,7 @@ class FleetService:
             + verdict_families(self.verdicts)
             + cause_families(self.verdicts)
             + recording_families(self._inputs)
+            + live_families(self.live)
             + service_families(
                 self.receiver,
                 self._listeners,
@@ -224,6 +241,7 @@ class FleetService:
                 reloaded.reload()
             except IngeroError as error:
                 log.error("reload_failed", extra={"why": str(error)})
+        self.live.close()  # clients connect again, and their tokens are checked again
         log.info("reloaded")
 
     async def stop(self) -> None:
@@ -234,6 +252,7 @@ class FleetService:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        self.live.close()
         await self._listeners.drain()
         await self.exporters.stop()
         await self._listeners.close()

@@ -1,0 +1,267 @@
+"""One cluster as the stream shows it: its snapshot, and what changed since the last tick."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from msgspec import UNSET
+
+from ingero.contract.fleet_api import RankCounts
+from ingero.contract.live import (
+    LiveDelta,
+    LiveJob,
+    LiveNode,
+    LiveSnapshot,
+    LiveSummary,
+    encode_message,
+)
+from ingero.contract.push.decode import STATES
+from ingero.contract.silence import Silence
+from ingero.contract.types import DetectionMode
+from ingero.contract.verdict import Verdict, VerdictState
+from ingero.core.live.headline import ClusterFacts, make_headline
+from ingero.fleet.page.episodes import EpisodeLog
+from ingero.fleet.processor import Cluster
+from ingero.fleet.verdicts import VerdictService
+
+MAX_SLOW_NODES: Final = 100  # that a headline counts
+COUNT_EVERY: Final = 30  # times that ranks per node and job are asked for
+SILENT: Final = "silent"
+Columns = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The time of a tick, by both clocks."""
+
+    monotonic_s: float
+    unix_s: float
+
+    @property
+    def offset_s(self) -> float:
+        """Unix time minus the receiver's monotonic clock."""
+        return self.unix_s - self.monotonic_s
+
+
+@dataclass(slots=True)
+class _Census:
+    ranks: int = 0
+    nodes: set[str] = field(default_factory=set)
+
+
+class ClusterView:
+    """Encodes one cluster; `delta` compares with the last call, and `snapshot` with nothing."""
+
+    def __init__(
+        self, cluster: Cluster, verdicts: VerdictService, episodes: EpisodeLog, ttl_s: float
+    ) -> None:
+        self.cluster, self._verdicts = cluster, verdicts
+        self._episodes, self._ttl_s = episodes, ttl_s
+        self._columns: Columns | None = None
+        self._rows: dict[str, int] = {}
+        self._sent: dict[str, object] = {}  # the last value of each part that is sent whole
+        self._episode_ids: set[str] = set()
+        self._counts: tuple[Counter[str], dict[str, _Census]] = (Counter(), {})
+        self._counted, self._count_again = -1, 0
+        self._at_s = -math.inf
+
+    def snapshot(self, now: Moment) -> bytes:
+        """Encode everything; this changes nothing about the next delta."""
+        roster = self.cluster.roster
+        names = sorted(roster.rows)
+        ranks = self._census()[0]
+        message = LiveSnapshot(
+            cluster_id=self.cluster.name,
+            at=now.unix_s,
+            nodes=[self._node(name, roster.rows[name], ranks, now) for name in names],
+            episodes=self._episodes.since(-math.inf),
+            **self._parts(now),
+        )
+        return encode_message(message) + b"\n"
+
+    def delta(self, now: Moment) -> bytes:
+        """Encode what changed since the last call, and nothing where nothing did."""
+        changes: dict[str, Any] = {}
+        for name, value in self._parts(now).items():
+            if self._sent.get(name, UNSET) != value:
+                changes[name] = self._sent[name] = value
+        nodes = self._changed_nodes(now)
+        if nodes:
+            changes["nodes"] = nodes
+        gone = sorted(self._rows.keys() - self.cluster.roster.rows.keys())
+        if gone:
+            changes["gone"] = gone
+        self._rows = dict(self.cluster.roster.rows)
+        episodes, ids = self._episodes.since(self._at_s), self._episodes.ids()
+        if episodes:
+            changes["episodes"] = episodes
+        if dropped := sorted(self._episode_ids - ids):
+            changes["episodes_gone"] = dropped
+        self._episode_ids, self._at_s = ids, now.unix_s
+        if not changes:
+            return b""
+        message = LiveDelta(cluster_id=self.cluster.name, at=now.unix_s, **changes)
+        return encode_message(message) + b"\n"
+
+    def _changed_nodes(self, now: Moment) -> list[LiveNode]:
+        """Return the nodes whose columns differ from those of the last call."""
+        roster = self.cluster.roster
+        is_silent = roster.seen_s < now.monotonic_s - self._ttl_s
+        columns = (roster.seen_s, roster.score, roster.state, roster.straggling_s, is_silent)
+        before = self._columns
+        self._columns = tuple(column.copy() for column in columns)
+        if before is None or len(before[0]) != len(columns[0]):
+            changed = np.ones(len(is_silent), bool)
+        else:
+            changed = np.zeros(len(is_silent), bool)
+            for old, new in zip(before, columns, strict=True):
+                changed |= (old != new) & ~(np.isnan(old) & np.isnan(new))
+        ranks = self._census()[0]
+        found = []
+        for row in np.flatnonzero(changed).tolist():
+            report = roster.reports[row]
+            if report is not None and roster.rows.get(report.node) == row:
+                found.append(self._node(report.node, row, ranks, now))
+        return found
+
+    def _node(self, name: str, row: int, ranks: Counter[str], now: Moment) -> LiveNode:
+        roster = self.cluster.roster
+        report, state = roster.reports[row], int(roster.state[row])
+        assert report is not None
+        seen_s, sent_ns = float(roster.seen_s[row]), int(roster.sent_ns[row])
+        is_silent = seen_s < now.monotonic_s - self._ttl_s
+        seen = round(seen_s + now.offset_s, 2)
+        return LiveNode(
+            name,
+            None if state < 0 else round(float(roster.score[row]), 4),
+            SILENT if is_silent else "" if state < 0 else STATES[state],
+            not math.isnan(roster.straggling_s[row]),
+            seen,
+            ranks.get(name, 0),
+            report.job,
+            report.gpu_model,
+            report.mode,
+            None,
+            None,
+            round(sent_ns / 1e9 - seen, 2) if sent_ns else None,
+        )
+
+    def _parts(self, now: Moment) -> dict[str, Any]:
+        """Return what is sent whole when it changes."""
+        name = self.cluster.name
+        verdicts = self._verdicts.recent_verdicts(name)
+        silences = [
+            silence
+            for silence in self._verdicts.silences.active(now.unix_s)
+            if silence.cluster in (None, name)
+        ]
+        return {
+            "summary": self._summary(verdicts, silences),
+            "verdicts": verdicts,
+            "silences": silences,
+            "jobs": self._jobs(verdicts),
+        }
+
+    def _summary(self, verdicts: list[Verdict], silences: list[Silence]) -> LiveSummary:
+        cluster = self.cluster
+        ranks = RankCounts(**self._verdicts.rank_counts(cluster.name))
+        loud, hushed = self._slow_nodes(silences)
+        facts = ClusterFacts(
+            slow_nodes=loud,
+            silenced_nodes=hushed,
+            threshold=cluster.served.value or None,
+            doubt=self._doubt(ranks),
+        )
+        return LiveSummary(
+            **summary_fields(cluster),
+            headline=make_headline(verdicts, facts),
+            quorum_reason=None if cluster.served.reason is None else str(cluster.served.reason),
+            ranks=ranks,
+        )
+
+    def _slow_nodes(
+        self, silences: list[Silence]
+    ) -> tuple[list[tuple[str, float | None]], list[str]]:
+        """Return the nodes whose agents say that they are slow, and those that are silenced."""
+        roster, loud, hushed = self.cluster.roster, [], []
+        for row in np.flatnonzero(~np.isnan(roster.straggling_s))[:MAX_SLOW_NODES].tolist():
+            report = roster.reports[row]
+            if report is None:
+                continue
+            covered = (s.covers(self.cluster.name, report.node, report.job) for s in silences)
+            if any(covered):
+                hushed.append(report.node)
+            else:
+                has_score = int(roster.state[row]) >= 0
+                loud.append((report.node, float(roster.score[row]) if has_score else None))
+        loud.sort(key=lambda each: (1.0 if each[1] is None else each[1], each[0]))
+        return loud, sorted(hushed)
+
+    def _doubt(self, ranks: RankCounts) -> str:
+        """Return why it cannot be said whether somebody is slow; empty where it can."""
+        counts, cluster = self.cluster.counts, self.cluster
+        if counts and not sum(count for state, count in counts.items() if state != SILENT):
+            return "no node pushes"
+        if cluster.threshold.panic:
+            return "most nodes fell at the same time"
+        if cluster.served.quorum_met or ranks.judged:
+            return ""
+        reports = (cluster.roster.reports[row] for row in cluster.roster.rows.values())
+        if any(report and report.mode == DetectionMode.LOCAL_BASELINE for report in reports):
+            return ""
+        if ranks.learning:
+            return f"what is normal for {ranks.learning} ranks is still being learned"
+        return "there is nothing to compare yet"
+
+    def _census(self) -> tuple[Counter[str], dict[str, _Census]]:
+        """Count the ranks of each node, and ranks and nodes of each job; not every second."""
+        found = self._verdicts.clusters.get(self.cluster.name)
+        members = found.members if found else {}
+        if len(members) != self._counted or self._count_again <= 0:
+            ranks, jobs = Counter[str](), dict[str, _Census]()
+            for node, job, rank in members:
+                ranks[node] += rank is not None
+                if job is not None:
+                    census = jobs.setdefault(job, _Census())
+                    census.ranks += 1
+                    census.nodes.add(node)
+            self._counts, self._counted = (ranks, jobs), len(members)
+            self._count_again = COUNT_EVERY
+        self._count_again -= 1
+        return self._counts
+
+    def _jobs(self, verdicts: list[Verdict]) -> list[LiveJob]:
+        found = self._verdicts.clusters.get(self.cluster.name)
+        slow = Counter(v.job for v in verdicts if v.state is VerdictState.STRAGGLER)
+        worlds = {} if found is None else found.jobs
+        return [
+            LiveJob(
+                job_id=job,
+                ranks=census.ranks,
+                nodes=len(census.nodes),
+                world_size=(worlds[job].world_size or None) if job in worlds else None,
+                slow=slow[job],
+            )
+            for job, census in sorted(self._census()[1].items())
+        ]
+
+
+def summary_fields(cluster: Cluster) -> dict[str, Any]:
+    """Return the fields of a ClusterSummary, which several answers share."""
+    state = cluster.threshold
+    return {
+        "cluster_id": cluster.name,
+        "threshold": cluster.served.value or None,
+        "quorum_met": cluster.served.quorum_met,
+        "raw_threshold": state.stats.value if state.stats else None,
+        "ema": state.ema,
+        "median": state.stats.median if state.stats else None,
+        "mad": state.stats.mad if state.stats else None,
+        "nodes_by_state": cluster.counts,
+        "coverage": state.coverage,
+        "coverage_low": state.coverage_low,
+        "panic": str(state.panic) if state.panic else None,
+        "below_threshold": state.below,
+    }

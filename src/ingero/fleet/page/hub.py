@@ -1,0 +1,187 @@
+"""The live streams of Fleet's page: every cluster is encoded once a tick, for all streams.
+
+Nothing is encoded while nobody watches; only the episodes of the last day are always kept.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from importlib.metadata import version
+from typing import Final
+
+from ingero.contract.live import LiveTick, encode_message
+from ingero.contract.verdict import Verdict
+from ingero.fleet.page.cluster_view import ClusterView, Moment
+from ingero.fleet.page.episodes import EpisodeLog
+from ingero.fleet.processor import FleetProcessor
+from ingero.fleet.verdicts import VerdictService
+from ingero.transport.bearer import Key
+
+MAX_STREAMS: Final = 100
+MAX_WAITING: Final = 5  # ticks that a stream may be behind before it starts over
+_VERSION: Final = version("ingero")
+
+
+class LiveStream:
+    """One client: what it may see and asked for, and the lines that wait for it."""
+
+    def __init__(self, key: Key, cluster: str | None, job: str | None) -> None:
+        self.key, self.cluster, self.job = key, cluster, job
+        self.clusters: frozenset[str] = frozenset()  # whose snapshots it has had
+        self.waiting: list[bytes] = []
+        self.is_behind = True
+        self.is_over = False
+        self.wake = asyncio.Event()
+
+    def wants(self, cluster: str) -> bool:
+        """Return whether the stream covers a cluster."""
+        return self.cluster in (None, cluster) and self.key.may_see(cluster)
+
+    def put(self, lines: bytes) -> None:
+        """Add the lines of a tick; a stream that is too far behind starts over instead."""
+        if len(self.waiting) >= MAX_WAITING:
+            self.waiting.clear()
+            self.is_behind = True
+        if not self.is_behind:
+            self.waiting.append(lines)
+        self.wake.set()
+
+    def close(self) -> None:
+        """End the stream."""
+        self.is_over = True
+        self.wake.set()
+
+
+class LiveHub:
+    """All streams, and one view of each cluster that somebody watches."""
+
+    def __init__(self, processor: FleetProcessor, verdicts: VerdictService) -> None:
+        self._processor, self._verdicts = processor, verdicts
+        self._logs: dict[str, EpisodeLog] = {}
+        self._views: dict[str, ClusterView] = {}
+        self._snapshots: dict[str, bytes] = {}  # of this tick
+        self._now = Moment(0.0, 0.0)
+        self.streams: list[LiveStream] = []
+        self.opened = 0
+        self.refused = 0
+        self.restarted = 0  # streams that fell behind and got a new snapshot
+        self.sent_bytes = 0
+
+    def open(
+        self, key: Key, cluster: str | None, job: str | None, now: Moment
+    ) -> LiveStream | None:
+        """Add a stream; None where there are too many."""
+        if len(self.streams) >= MAX_STREAMS:
+            self.refused += 1
+            return None
+        self.opened += 1
+        if not self.streams:  # nobody watched: what views remember is old
+            self._views.clear()
+            self._snapshots.clear()
+        self._now = max(self._now, now, key=lambda each: each.monotonic_s)
+        stream = LiveStream(key, cluster, job)
+        stream.wake.set()
+        self.streams.append(stream)
+        return stream
+
+    async def lines(self, stream: LiveStream) -> AsyncIterator[bytes]:
+        """Yield what a stream is sent, until it or Fleet ends."""
+        is_first = True
+        try:
+            while not stream.is_over:
+                await stream.wake.wait()
+                stream.wake.clear()
+                if stream.is_behind:
+                    stream.is_behind = False
+                    stream.waiting.clear()
+                    self.restarted += not is_first
+                    is_first = False
+                    stream.waiting.append(self._beginning(stream))
+                while stream.waiting and not stream.is_over:
+                    lines = stream.waiting.pop(0)
+                    self.sent_bytes += len(lines)
+                    yield lines
+        finally:
+            self.streams.remove(stream)
+
+    def tick(self, changed: Iterable[tuple[str, Verdict]], now: Moment) -> None:
+        """Note what changed, and send every stream what is new."""
+        self._follow_episodes(changed, now)
+        self._snapshots.clear()
+        self._now = now
+        if not self.streams:
+            return
+        names = self._watched(self._processor.clusters)
+        for gone in self._views.keys() - names:
+            del self._views[gone]
+        deltas = {name: self._view(name).delta(now) for name in names}
+        jobs: dict[tuple[str, str], bytes] = {}
+        for stream in self.streams:
+            wanted = [name for name in names if stream.wants(name)]
+            lines = [
+                deltas[name] if name in stream.clusters else self._snapshot(name) for name in wanted
+            ]
+            stream.clusters = frozenset(wanted)
+            lines += [self._ranks(name, stream.job, jobs) for name in wanted]
+            stream.put(b"".join(lines) + self._tick_line(wanted))
+
+    def close(self) -> None:
+        """End every stream; clients connect again, with their token checked again."""
+        for stream in self.streams:
+            stream.close()
+
+    def _follow_episodes(self, changed: Iterable[tuple[str, Verdict]], now: Moment) -> None:
+        for cluster, verdict in changed:
+            self._logs.setdefault(cluster, EpisodeLog()).note([verdict], now.unix_s)
+        for name, log in list(self._logs.items()):
+            found = self._verdicts.clusters.get(name)
+            log.tick(found.engine.current() if found else (), now.unix_s)
+            if not log.ids() and name not in self._processor.clusters:
+                del self._logs[name]
+
+    def _watched(self, clusters: Iterable[str]) -> list[str]:
+        return [
+            name for name in sorted(clusters) if any(stream.wants(name) for stream in self.streams)
+        ]
+
+    def _beginning(self, stream: LiveStream) -> bytes:
+        """Return the first lines of a stream: the tick, and a snapshot of each cluster."""
+        wanted = [name for name in sorted(self._processor.clusters) if stream.wants(name)]
+        stream.clusters = frozenset(wanted)
+        jobs: dict[tuple[str, str], bytes] = {}
+        return b"".join(
+            [
+                *(self._snapshot(name) for name in wanted),
+                *(self._ranks(name, stream.job, jobs) for name in wanted),
+                self._tick_line(wanted),
+            ]
+        )
+
+    def _view(self, name: str) -> ClusterView:
+        cluster, view = self._processor.clusters[name], self._views.get(name)
+        if view is None or view.cluster is not cluster:
+            log = self._logs.setdefault(name, EpisodeLog())
+            ttl_s = self._processor.policy.ttl_s
+            view = self._views[name] = ClusterView(cluster, self._verdicts, log, ttl_s)
+            view.delta(self._now)  # from here on, only changes
+        return view
+
+    def _snapshot(self, name: str) -> bytes:
+        if name not in self._snapshots:
+            self._snapshots[name] = self._view(name).snapshot(self._now)
+        return self._snapshots[name]
+
+    def _ranks(self, cluster: str, job: str | None, encoded: dict[tuple[str, str], bytes]) -> bytes:
+        found = self._verdicts.clusters.get(cluster)
+        if job is None or found is None:
+            return b""
+        key = (cluster, job)
+        if key not in encoded:
+            # loads the verdict engine, which `found` has done already
+            from ingero.fleet.page.job_view import encode_ranks  # noqa: PLC0415 - see above
+
+            encoded[key] = encode_ranks(found, cluster, job, self._now.unix_s)
+        return encoded[key]
+
+    def _tick_line(self, clusters: list[str]) -> bytes:
+        tick = LiveTick(at=self._now.unix_s, version=_VERSION, clusters=clusters)
+        return encode_message(tick) + b"\n"

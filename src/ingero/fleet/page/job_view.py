@@ -1,0 +1,66 @@
+"""The ranks of one job as the stream shows them; it loads the verdict engine."""
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ingero.contract.live import LiveRank, LiveRanks, encode_message
+from ingero.core.robust import nan_median
+from ingero.core.verdict.advance_channel import advance_effect
+from ingero.core.verdict.fast_channel import recent_effect
+from ingero.core.verdict.table import FRAMES, RECENT
+
+if TYPE_CHECKING:
+    from ingero.fleet.cluster_verdicts import ClusterVerdicts
+
+STATES: Final = ("healthy", "suspect", "straggler", "recovering")
+LEARNING: Final = "learning"
+
+
+def encode_ranks(cluster: "ClusterVerdicts", cluster_id: str, job_id: str, at: float) -> bytes:
+    """Encode every rank of a job, in order of their numbers."""
+    message = LiveRanks(
+        cluster_id=cluster_id, job_id=job_id, at=at, ranks=list_ranks(cluster, job_id)
+    )
+    return encode_message(message) + b"\n"
+
+
+def list_ranks(cluster: "ClusterVerdicts", job_id: str) -> list[LiveRank]:
+    """Return every rank of a job, or node where ranks are not known."""
+    registry = cluster.engine.registry
+    found = sorted(
+        (-1 if key[2] is None else key[2], key[0], index)
+        for key, index in cluster.members.items()
+        if key[1] == job_id
+    )
+    if not found:
+        return []
+    rows, at = registry.rows, np.array([index for _, _, index in found])
+    last = (rows.frames[at][:, None] - np.arange(1, RECENT + 1)) % FRAMES
+    own_ms = nan_median(rows.own_s[at[:, None], last], axis=1) * 1e3
+    is_judged = rows.baseline_samples[at] > 0
+    effect, awaited = recent_effect(rows, at), advance_effect(rows, at)
+    excess = np.where(np.isfinite(effect), np.expm1(effect), np.nan)
+    ranks = []
+    for place, (rank, node, index) in enumerate(found):
+        lateness_s = cluster.lateness_s.get(index)
+        state = STATES[int(rows.state[index])]
+        ranks.append(
+            LiveRank(
+                None if rank < 0 else rank,
+                node,
+                registry.members[index].role,
+                LEARNING if not is_judged[place] and state == STATES[0] else state,
+                _known(own_ms[place], 3),
+                _known(excess[place], 4),
+                None if lateness_s is None else round(lateness_s * 1e3, 3),
+                _known(awaited[place], 4),
+            )
+        )
+    return ranks
+
+
+def _known(value: float, digits: int) -> float | None:
+    """Return a rounded number, or None for one that is not known."""
+    return round(float(value), digits) if math.isfinite(value) else None
