@@ -153,8 +153,9 @@ class SignalsConfig:
     causes: bool = setting(
         True,
         flag="--causes/--no-causes",
-        help="Send signals of each rank's process and GPU, and look for a few seconds at a rank "
-        "that Fleet asks about, to name why it is slow.",
+        help="Send signals of each rank's process and GPU and the causal chains that the recorder "
+        "finds, and look for a few seconds at a rank that Fleet asks about, to name why it is "
+        "slow.",
     )
 
 

@@ -119,6 +119,7 @@ WAIT_HEADER: Final = "x-ingero-wait"
 
 # OTLP
 METRICS_METHOD: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+LOGS_METHOD: Final = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 PROTOBUF_TYPE: Final = "application/x-protobuf"
 JSON_TYPE: Final = "application/json"
 

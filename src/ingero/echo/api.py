@@ -31,6 +31,7 @@ from ingero.echo.store.turns import Turns
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
+from ingero.echo.tools.summary import SummaryQuestion, summary
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import (
     AUTHORIZATION,
@@ -117,7 +118,9 @@ class QuestionApi:
             context_of=self._asker,
             prompts=[
                 McpPrompt(
-                    "investigate", "Find the node and rank that slow a cluster down", _investigate
+                    "investigate",
+                    "Find the node and rank that slow a cluster down, and why",
+                    _investigate,
                 )
             ],
             resources=[McpResource(*SCHEMA_RESOURCE, read_schema)],
@@ -293,7 +296,10 @@ def _named(endpoint: Callable[[Request], Any], name: str) -> Callable[[Request],
 
 
 async def _investigate(asker: Asker) -> str:
-    return await investigate_text(lambda: find_stragglers(asker, StragglersQuestion(limit=1)))
+    return await investigate_text(
+        lambda: find_stragglers(asker, StragglersQuestion(limit=1)),
+        lambda: summary(asker, SummaryQuestion()),
+    )
 
 
 async def _versions(_: Request) -> Response:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote, urlsplit
 
-from ingero.contract.api_paths import FLEET_THRESHOLD, OTLP_METRICS, OTLP_TRACES
+from ingero.contract.api_paths import FLEET_THRESHOLD, OTLP_LOGS, OTLP_METRICS, OTLP_TRACES
 from ingero.contract.names import CLUSTER_QUERY, NODE_QUERY
 from ingero.errors import ConfigError
 from ingero.transport.tls import is_loopback
@@ -31,12 +31,19 @@ class Endpoint:
 
     def push_url(self, cluster: str, node: str) -> str:
         """Return the URL with cluster and node in it, for load balancers and logs."""
-        query = f"{CLUSTER_QUERY}={quote(cluster, safe='')}&{NODE_QUERY}={quote(node, safe='')}"
-        return f"{self.base}{OTLP_METRICS}?{query}"
+        return f"{self.base}{OTLP_METRICS}?{_query(cluster, node)}"
+
+    def logs_url(self, cluster: str, node: str) -> str:
+        """Return the URL for log records, with cluster and node in it like those of pushes."""
+        return f"{self.base}{OTLP_LOGS}?{_query(cluster, node)}"
 
     @property
     def traces_url(self) -> str:
         return f"{self.base}{OTLP_TRACES}"
+
+
+def _query(cluster: str, node: str) -> str:
+    return f"{CLUSTER_QUERY}={quote(cluster, safe='')}&{NODE_QUERY}={quote(node, safe='')}"
 
 
 def parse_endpoint(

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -17,15 +16,17 @@ from ingero.agent.causes.watch import CauseWatch
 from ingero.agent.host import identity as who
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.sockets import own_socket
+from ingero.agent.push.cause_metrics import cause_families, chain_families
+from ingero.agent.push.chains import ChainReports
 from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
 from ingero.agent.push.collectives import LiveCollectives
+from ingero.agent.push.connect import Connections
 from ingero.agent.push.loop import LoopSettings, PushLoop
 from ingero.agent.push.rank_processes import AskedClient, watched
 from ingero.agent.push.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.push.spans import EpisodeSpans
 from ingero.agent.push.step_feed import StepFeed
 from ingero.config.ingero import CollectivesFrom, IngeroConfig, trace_database
-from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.contract.push.encode import StragglerEvent
 from ingero.contract.straggler import SOCKET_NAME
 from ingero.contract.types import Identity, NodeState
@@ -35,19 +36,10 @@ from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.caller import home
-from ingero.transport.bearer import RotatingToken
-from ingero.transport.endpoint import (
-    Endpoint,
-    Protocol,
-    parse_endpoint,
-    refuse_plaintext,
-    threshold_url,
-)
 from ingero.transport.listen import bind
-from ingero.transport.otlp.client import ClientOptions, HttpPush, PushClient
-from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush
-from ingero.transport.threshold_poll import ThresholdPoll
-from ingero.transport.tls import ClientTls, client_context, is_loopback
+from ingero.transport.otlp.client import HttpPush, PushClient
+from ingero.transport.otlp.client_grpc import GrpcPush
+from ingero.transport.tls import is_loopback
 from ingero.transport.uds import LineServer
 
 log = logging.getLogger(__name__)
@@ -97,60 +89,22 @@ class Agent:
             provider=who.provider(),
             labels=tuple(sorted(config.agent.labels.items())),
         )
-        self._chance = random.Random()  # noqa: S311 - only spreads load
-        endpoint = parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
-        if not endpoint.is_secure and not fleet.insecure:
-            refuse_plaintext(endpoint.base, "--fleet-insecure or fleet.insecure: true")
-        self._client_options = _client_options(config, endpoint.is_secure)
-        self.client = self._make_client(endpoint)
-        self.poll = self._make_poll()
+        self._connections = Connections(config, fleet.endpoint, self.identity)
+        self.client = self._connections.fleet()
+        self.poll = self._connections.poll()
         self.monitor = NodeMonitor(
             self.identity,
             _monitor_policy(config),
             workload=fleet.workload_type,
             cgroup_hash=who.cgroup_hash(),
         )
-        self._spans = self._make_spans()
+        self._spans = self._connections.spans()
         self.socket: LineServer | None = None
         self.loop: PushLoop | None = None
         self.collectives: LiveCollectives | None = None
         self.causes: CauseWatch | None = None
+        self.chains: ChainReports | None = None
         self.metrics_address: str | None = None
-
-    def _make_client(self, endpoint: Endpoint) -> PushClient:
-        names = (self.identity.cluster, self.identity.node)
-        if endpoint.protocol is Protocol.GRPC:
-            return GrpcPush(
-                endpoint, *names, self._client_options, _pems(self.config), self._chance
-            )
-        return HttpPush(endpoint, *names, self._client_options, self._chance)
-
-    def _make_poll(self) -> ThresholdPoll | None:
-        fleet = self.config.fleet
-        if not fleet.threshold_url:
-            return None
-        url = threshold_url(fleet.threshold_url, self.identity.cluster, insecure=fleet.insecure)
-        if url.startswith("http://") and not fleet.insecure:
-            refuse_plaintext(url, "--fleet-insecure or fleet.insecure: true")
-        options = _client_options(self.config, url.startswith("https://"))
-        return ThresholdPoll(url, options, fleet.poll_interval_s)
-
-    def _make_spans(self) -> HttpPush | None:
-        otlp = self.config.otlp
-        if not otlp.endpoint:
-            return None
-        may_be_plain = is_loopback(otlp.endpoint) if otlp.insecure is None else otlp.insecure
-        endpoint = parse_endpoint(
-            otlp.endpoint, insecure=may_be_plain, protocol=Protocol.HTTP_PROTOBUF
-        )
-        if not endpoint.is_secure and not may_be_plain:
-            refuse_plaintext(endpoint.base, "--otlp-insecure or otlp.insecure: true")
-        options = ClientOptions(timeout_s=self.config.fleet.timeout_s)
-        return (
-            HttpPush(endpoint, self.identity.cluster, self.identity.node, options, self._chance)
-            if otlp.enabled
-            else None
-        )
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until stopped by `stop`, SIGTERM or SIGINT, or until a replayed file ends."""
@@ -168,6 +122,7 @@ class Agent:
             if self._spans is not None:
                 opened.push_async_callback(self._spans.close)
             self._measure_collectives(loop, opened, stop)
+            self._report_chains(opened, stop)
             self._log_start()
             await loop.run(stop)
 
@@ -181,12 +136,7 @@ class Agent:
         feeds = self._collective_feeds()
         if not feeds:
             return
-        fleet = self.config.fleet
-        assert fleet.endpoint is not None
-        client = self._make_client(
-            parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
-        )
-        opened.push_async_callback(client.close)
+        client: PushClient = self._another_client(opened)
         if self.config.signals.causes:
             self.causes = CauseWatch(client, self.identity, GpuSignals())
             feeds = watched(feeds, self.causes, self.identity.job)
@@ -197,6 +147,20 @@ class Agent:
         )
         measuring = asyncio.create_task(self.collectives.run(stop))
         opened.push_async_callback(asyncio.wait, {measuring})
+
+    def _another_client(self, opened: contextlib.AsyncExitStack) -> HttpPush | GrpcPush:
+        client = self._connections.fleet()
+        opened.push_async_callback(client.close)
+        return client
+
+    def _report_chains(self, opened: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
+        """Send the causal chains that the recorder on this node finds, until `stop`."""
+        is_made_up = self.options.stub or self.options.replay or self.options.source
+        if is_made_up or not self.config.signals.causes:
+            return
+        database = trace_database(config=self.config)
+        self.chains = ChainReports(database, self._another_client(opened), self.identity)
+        opened.push_async_callback(asyncio.wait, {asyncio.create_task(self.chains.run(stop))})
 
     def _collective_feeds(self) -> list[CollectiveFeed]:
         """Choose where collectives are read.
@@ -228,7 +192,12 @@ class Agent:
         from ingero.transport.http import HttpListener  # noqa: PLC0415 - slow to import
 
         listener = HttpListener(
-            metrics_app(loop, self.socket, lambda: self.collectives, lambda: self.causes),
+            metrics_app(
+                loop,
+                self.socket,
+                lambda: self.collectives,
+                lambda: [*cause_families(self.causes), *chain_families(self.chains)],
+            ),
             bind(address),
         )
         await listener.start()
@@ -254,7 +223,7 @@ class Agent:
                 persist_path=persist_path,
                 max_ticks=self.options.max_ticks,
             ),
-            chance=self._chance,
+            chance=self._connections.chance,
             poll=self.poll,
             socket=self.socket,
             on_event=self._export_span() if self._spans else None,
@@ -348,28 +317,6 @@ def _monitor_policy(config: IngeroConfig) -> MonitorPolicy:
         fallback_mode=config.fleet.detection_mode,
         unreachable_after=config.fleet.failure_threshold,
     )
-
-
-def _client_options(config: IngeroConfig, is_secure: bool) -> ClientOptions:
-    fleet = config.fleet
-    tls = ClientTls(ca=fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key)
-    token = (
-        RotatingToken(fleet.token_file)
-        if fleet.token_file
-        else lambda: os.environ.get(FLEET_TOKEN_VARIABLE)
-    )
-    return ClientOptions(
-        timeout_s=fleet.timeout_s,
-        tls=client_context(tls) if is_secure else None,
-        headers=fleet.headers,
-        token=token,
-    )
-
-
-def _pems(config: IngeroConfig) -> GrpcPems:
-    tls = config.fleet.tls
-    ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca, tls.key, tls.cert))
-    return GrpcPems(ca, key, cert)
 
 
 def _stop_on_signals() -> asyncio.Event:

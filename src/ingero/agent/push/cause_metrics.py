@@ -1,7 +1,8 @@
-"""Metrics about causes: signals of ranks that were sent, asks of Fleet, and looks."""
+"""Metrics about causes: signals of ranks that were sent, asks of Fleet, looks, and chains."""
 
 from ingero.agent.causes.watch import CauseWatch
-from ingero.contract.exposition import Family, counter, total
+from ingero.agent.push.chains import ChainReports
+from ingero.contract.exposition import Family, by_label, counter, total
 
 
 def cause_families(watch: CauseWatch | None) -> list[Family]:
@@ -28,5 +29,26 @@ def cause_families(watch: CauseWatch | None) -> list[Family]:
             "ingero_agent_cause_look_seconds_total",
             "Seconds during which slow ranks were looked at",
             counters.look_seconds,
+        ),
+    ]
+
+
+def chain_families(reports: ChainReports | None) -> list[Family]:
+    """Return the metrics; none where no chains are sent."""
+    if reports is None:
+        return []
+    counters = reports.counters
+    return [
+        total("ingero_agent_chains_sent_total", "Causal chains that Fleet accepted", counters.sent),
+        by_label(
+            "ingero_agent_chain_pushes_total",
+            "Pushes of causal chains by outcome",
+            "outcome",
+            counters.pushes,
+        ),
+        total(
+            "ingero_agent_chain_failed_reads_total",
+            "Reads of causal chains that failed",
+            counters.failed_reads,
         ),
     ]

@@ -10,8 +10,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from ingero.agent.causes.watch import CauseWatch
-from ingero.agent.push.cause_metrics import cause_families
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.loop import PushLoop
 from ingero.contract import api_paths
@@ -293,12 +291,12 @@ def metrics_app(
     loop: PushLoop,
     socket: LineServer | None,
     live: Callable[[], LiveCollectives | None] = lambda: None,
-    causes: Callable[[], CauseWatch | None] = lambda: None,
+    others: Callable[[], list[Family]] = list,
 ) -> Starlette:
     """Return an app with `/metrics` for Prometheus and `/healthz` for a supervisor."""
 
     async def metrics(_: Request) -> Response:
-        families = agent_families(loop, socket, live()) + cause_families(causes())
+        families = agent_families(loop, socket, live()) + others()
         return Response(render(families), media_type=CONTENT_TYPE)
 
     async def healthz(_: Request) -> Response:

@@ -1,31 +1,33 @@
-"""`ingero import`: convert recorded collectives for a trace database, Fleet or Echo."""
+"""`ingero import`: recorded collectives and causal chains for a trace database, Fleet or Echo."""
 
 import asyncio
-import random
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ingero.cli.params import AS_JSON
 from ingero.contract.collective import CollectiveRecord
-from ingero.errors import MalformedInput, Unavailable
+from ingero.errors import MalformedInput
 
-PUSH_TIMEOUT_S = 30.0
-MAX_WAITS, MAX_WAIT_S = 10, 30.0
+if TYPE_CHECKING:
+    from ingero.contract.chain_otlp import ReportedChain
 
 
 @click.command(
     "import",
-    help="""Import recorded collectives into a trace database, Fleet or Echo.
+    help="""Import recorded collectives and causal chains into a trace database, Fleet or Echo.
 
     The records become rows of a trace database, or are sent as OTLP to Fleet or Echo, so that the
-    same questions work there. The accepted files are those of `ingero blame`. Importing the same
-    file twice into a database adds nothing.
+    same questions work there. The accepted files are those of `ingero blame`. Trace databases of
+    nodes can be sent, too: their collectives, and their causal chains with the stacks of the slow
+    calls. Importing the same file twice adds nothing.
 
     \b
     Examples:
       ingero import _dump_* --to job.db
+      ingero import node.db --to https://echo:14318 --cluster prod
       ingero import traces/ --to https://echo:14318 --cluster prod --token-file ~/.echo-token""",
 )
 @click.argument(
@@ -71,11 +73,13 @@ def command(
     from ingero.cli.recordings.ask import ask_records
     from ingero.cli.show.table import print_json, printable
 
-    found, problems = ask_records(paths)
-    records = _of_job(found, job)
     is_file = "://" not in target and (
         target.endswith((".db", ".sqlite")) or "/" in target or ":" not in target
     )
+    chains, with_records = ([], list(paths)) if is_file else _read_databases(paths)
+    found, problems = ask_records(with_records) if with_records else ([], [])
+    records = _of_job(found, job, is_empty=not chains)
+    sent_chains = 0
     if is_file:
         from ingero.storage.trace.collectives import add_collectives
 
@@ -83,20 +87,67 @@ def command(
         line = f"{added} of {len(records)} records added to {target}; the rest were there"
         line = line if added < len(records) else f"{added} records added to {target}"
     else:
-        added = asyncio.run(
-            _push(records, target, cluster, node, token_file, ca_cert, insecure=insecure)
+        from ingero.cli.recordings.send import Target, send
+
+        where = Target(
+            address=target,
+            cluster=cluster,
+            node=node,
+            token_file=token_file,
+            ca_cert=ca_cert,
+            insecure=insecure,
         )
-        line = f"{added} records accepted by {target}"
+        added, sent_chains = asyncio.run(send(where, records, chains))
+        what = f"{added} records" + (f" and {sent_chains} causal chains" if chains else "")
+        line = f"{what} accepted by {target}"
     if as_json:
-        print_json({"records": len(records), "added": added, "to": target, "problems": problems})
+        counts = {"records": len(records), "added": added}
+        if chains:
+            counts |= {"chains": len(chains), "chains_added": sent_chains}
+        print_json({**counts, "to": target, "problems": problems})
         return
     print(line)
     for problem in problems:
         print(f"note: {printable(problem)}")
 
 
-def _of_job(records: list[CollectiveRecord], job: str | None) -> list[CollectiveRecord]:
-    if not records:
+def _is_database(path: Path) -> bool:
+    from ingero.cli.recordings.load import SQLITE_MAGIC, starts_with
+
+    return path.is_file() and starts_with(path, SQLITE_MAGIC)
+
+
+def _read_databases(paths: tuple[Path, ...]) -> "tuple[list[ReportedChain], list[Path]]":
+    """Return the chains of all trace databases, and the files that hold collectives."""
+    chains: list[ReportedChain] = []
+    with_records = list(paths)
+    for path in filter(_is_database, paths):
+        reported, has_records = _read_chains(path)
+        chains += reported
+        if reported and not has_records:
+            with_records.remove(path)
+    return chains, with_records
+
+
+def _read_chains(path: Path) -> "tuple[list[ReportedChain], bool]":
+    """Return the chains of a trace database, and whether it holds collectives, too."""
+    from ingero.storage.trace.chains import read_chains
+    from ingero.storage.trace.reading import reading
+    from ingero.storage.trace.schema import table_columns
+    from ingero.storage.trace.stacks import report_chain
+
+    with reading(path) as connection:
+        chains = [report_chain(connection, chain) for chain in read_chains(connection)]
+        has_records = bool(table_columns(connection, "collectives")) and bool(
+            connection.execute("SELECT EXISTS (SELECT 1 FROM collectives)").fetchone()[0]
+        )
+    return chains, has_records
+
+
+def _of_job(
+    records: list[CollectiveRecord], job: str | None, *, is_empty: bool
+) -> list[CollectiveRecord]:
+    if not records and is_empty:
         raise MalformedInput(
             "no timed collectives in these files; step traces and untimed dumps hold none"
         )
@@ -105,49 +156,3 @@ def _of_job(records: list[CollectiveRecord], job: str | None) -> list[Collective
         if job is None
         else [record if record.job else replace(record, job=job) for record in records]
     )
-
-
-async def _push(
-    records: list[CollectiveRecord],
-    target: str,
-    cluster: str,
-    node: str,
-    token_file: Path | None,
-    ca_cert: Path | None,
-    *,
-    insecure: bool,
-) -> int:
-    from ingero.contract.measurements.collectives import encode_batches
-    from ingero.core.health.modes import PushOutcome
-    from ingero.transport.bearer import authorization, read_token_file
-    from ingero.transport.endpoint import Protocol, parse_endpoint, refuse_plaintext
-    from ingero.transport.otlp.client import ClientOptions, HttpPush
-    from ingero.transport.tls import ClientTls, client_context
-
-    endpoint = parse_endpoint(target, insecure=insecure, protocol=Protocol.HTTP_PROTOBUF)
-    if not endpoint.is_secure and not insecure:
-        refuse_plaintext(endpoint.base, "--insecure")
-    headers = authorization(read_token_file(token_file)) if token_file else {}
-    tls = client_context(ClientTls(ca=ca_cert)) if endpoint.is_secure else None
-    options = ClientOptions(timeout_s=PUSH_TIMEOUT_S, tls=tls, headers=headers)
-    client = HttpPush(endpoint, cluster, node, options, random.Random())  # noqa: S311  # jitter only
-    sent = 0
-    try:
-        for request, points in encode_batches(records, cluster, node):
-            reply = await client.push(request)
-            for _ in range(MAX_WAITS):
-                if reply.outcome is not PushOutcome.SHED:
-                    break
-                await asyncio.sleep(
-                    min(reply.retry_after_s or 1.0, MAX_WAIT_S)
-                )  # the reply asked to wait
-                reply = await client.push(request)
-            if reply.outcome is not PushOutcome.OK:
-                raise Unavailable(
-                    f"{target} accepted {sent} of {len(records)} records, then: "
-                    f"{reply.detail or reply.outcome}"
-                )
-            sent += points - reply.rejected_points
-    finally:
-        await client.close()
-    return sent

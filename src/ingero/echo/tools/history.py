@@ -47,14 +47,15 @@ _COLUMNS: Final = """ts, start_ts, node_id, rank, job_id, metric_name, kind,
   detail"""
 _STRAGGLER_SPANS: Final = "'ingero.detection.straggler', 'ingero.detection.degradation'"
 _ANOMALIES: Final = f"""SELECT seq, idx, ts, cluster_id, node_id, rank, 'verdict' AS kind,
-  state AS severity, concat_ws(': ', class, evidence) AS summary, next AS advice, episode AS id
+  state AS severity, concat_ws(': ', class, evidence) AS summary, cause, NULL AS top_frame,
+  next AS advice, episode AS id
   FROM verdicts
 UNION ALL SELECT seq, idx, detected_at, cluster_id, node_id, NULL, 'causal_chain', severity,
-  summary, root_cause, chain_id
+  summary, root_cause, top_frame, recommendations->>'$[0]', chain_id
   FROM causal_chains
 UNION ALL SELECT seq, idx, ts, cluster_id, node_id, rank, 'straggler_event', NULL,
   concat_ws(' ', 'score', attrs->>'$.score', 'threshold', attrs->>'$.threshold',
-    attrs->>'$.dominant_signal'), NULL, attrs->>'$."{names.EVENT_ID}"'
+    attrs->>'$.dominant_signal'), NULL, NULL, NULL, attrs->>'$."{names.EVENT_ID}"'
   FROM events WHERE metric_name IN ('{names.STRAGGLER_EVENT}', {_STRAGGLER_SPANS})"""
 
 _FIRST: Final = "SELECT min(seq) FROM events WHERE received_ts >= make_timestamp($1)"
@@ -169,7 +170,8 @@ class Anomaly(msgspec.Struct, omit_defaults=True):
     """One report.
 
     `kind` is verdict, causal_chain or straggler_event; `severity` is the state of a verdict or the
-    severity of a chain.
+    severity of a chain. `cause` says why, and `top_frame` from which place in the code most of the
+    slow time came.
     """
 
     ts: str | None
@@ -178,6 +180,8 @@ class Anomaly(msgspec.Struct, omit_defaults=True):
     rank: int | None = None
     severity: str | None = None
     summary: str | None = None
+    cause: str | None = None
+    top_frame: str | None = None
     advice: str | None = None
     id: str | None = None
 
@@ -193,7 +197,7 @@ class AnomaliesAnswer(Answered, kw_only=True):
 
 @question
 async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
-    """Everything that was reported as wrong, in order: verdicts, causal chains, straggler events.
+    """Everything that was reported as wrong, and why: verdicts, causal chains, straggler events.
 
     Keep next_cursor and ask again to follow the stream: nothing is skipped or repeated. The window
     applies to the first page only.
@@ -208,7 +212,7 @@ async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
     if asked.node_id is not None:
         params.append(asked.node_id)
         where += f" AND node_id = ${len(params)}"
-    columns = "ts, kind, node_id, rank, severity, summary, advice, id"
+    columns = "ts, kind, node_id, rank, severity, summary, cause, top_frame, advice, id"
     found, total = await _page(asker, f"({_ANOMALIES})", where, params, at, asked.limit, columns)
     return AnomaliesAnswer(
         cluster_id=cluster,

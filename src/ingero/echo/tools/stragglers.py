@@ -10,6 +10,7 @@ from ingero.core.collectives.waiting import find_late
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, iso, question, records
 from ingero.echo.tools.records import load_records
 from ingero.echo.tools.scores import Scores, load_scores
+from ingero.echo.tools.why import Why, load_why
 
 _STATES: Final = {"straggler": 0, "suspect": 2, "recovering": 3, "late": 4}
 _BELOW_LINE: Final = "below_threshold"
@@ -41,7 +42,9 @@ class StragglersQuestion(Asked, kw_only=True):
 class Straggler(msgspec.Struct, omit_defaults=True, rename={"cause_class": "class"}):
     """One slow node or rank; `reasons` names the sources: verdict, score, lateness.
 
-    `loss` is the share of its slow step that the job loses, an upper bound with `at_most`.
+    `cause` is what sets it apart, or what its agent found; `top_frame` is the place in the code
+    from which most of its slow calls came. `loss` is the share of its slow step that the job
+    loses, an upper bound with `at_most`.
     """
 
     node_id: str
@@ -53,6 +56,7 @@ class Straggler(msgspec.Struct, omit_defaults=True, rename={"cause_class": "clas
     since: str | None = None
     cause_class: str | None = None
     cause: str | None = None
+    top_frame: str | None = None
     loss: float | None = None
     loss_error: float | None = None
     at_most: bool = False
@@ -117,7 +121,28 @@ async def rank_stragglers(
         )
     if scores.threshold_source == "computed":
         notes.append("Fleet reported no threshold here, so it was computed from the latest scores")
-    return ranking.ordered(), notes
+    return await _with_why(asker, cluster, window, ranking.ordered()), notes
+
+
+async def _with_why(
+    asker: Asker, cluster: str, window: str, slow: list[Straggler]
+) -> list[Straggler]:
+    """Add what the agents of slow nodes found, where no verdict names a cause."""
+    if not slow:
+        return slow
+    worst: dict[str, Why] = {}
+    for why in await load_why(asker, cluster, window, [found.node_id for found in slow]):
+        worst.setdefault(why.node_id, why)
+    return [
+        msgspec.structs.replace(
+            found,
+            cause=found.cause or worst[found.node_id].text,
+            top_frame=worst[found.node_id].top_frame,
+        )
+        if found.node_id in worst
+        else found
+        for found in slow
+    ]
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ _EXTENT: Final = """SELECT count(*) AS events, count(DISTINCT node_id) AS nodes,
   count(DISTINCT metric_name) AS metrics, epoch_us(max(received_ts)) AS newest_us,
   min(seq) AS first_seq, count(DISTINCT causal_chain_id) AS chains
 FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"""
-_CHAINS: Final = """SELECT chain_id, node_id, severity, summary, root_cause FROM causal_chains
+_CHAINS: Final = """SELECT chain_id, node_id, severity, summary, root_cause, top_frame
+FROM causal_chains
 WHERE cluster_id = $1 AND seq >= $2
 ORDER BY CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END,
   detected_at DESC"""
@@ -26,13 +27,14 @@ class SummaryQuestion(Asked, kw_only=True):
 
 
 class ChainNews(msgspec.Struct):
-    """One causal chain that an agent reported."""
+    """One causal chain that an agent reported, with the place in the code of most slow calls."""
 
     chain_id: str | None
     node_id: str | None
     severity: str | None
     summary: str | None
     root_cause: str | None
+    top_frame: str | None
 
 
 class SlowNode(msgspec.Struct):

@@ -4,9 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from ingero.errors import StoreError
-from ingero.storage.events.schema import AUDIT_LOG, META, TABLES, VERDICTS, VIEWS, Table
+from ingero.storage.events.schema import (
+    AUDIT_LOG,
+    CAUSAL_CHAINS,
+    META,
+    NCCL_OPS,
+    TABLES,
+    VERDICTS,
+    VIEWS,
+    Table,
+)
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 
 class Connection(Protocol):
@@ -72,6 +81,15 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
             for name, kind, _ in VERDICTS.columns[-6:]
         ),
         *comments(VERDICTS),
+    ],
+    4: [
+        *(
+            f"ALTER TABLE causal_chains ADD COLUMN IF NOT EXISTS {name} {kind}"
+            for name, kind, _ in CAUSAL_CHAINS.columns[-5:]
+        ),
+        "ALTER TABLE nccl_ops ADD COLUMN IF NOT EXISTS weight DOUBLE",
+        *comments(CAUSAL_CHAINS),
+        *comments(NCCL_OPS),
     ],
 }
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from ingero.contract import names
 from ingero.contract.collective import COLLECTIVE_OPS
+from ingero.contract.measurements.collectives import MAX_WEIGHT
 from ingero.storage.events.schema import NCCL_OPS
 
 _SIDE_METRICS: Final = {
@@ -29,6 +30,7 @@ _NCCL_FIELDS: Final = {
     names.NCCL_GPU_DURATION_NS: "BIGINT",
     names.NCCL_BYTES: "BIGINT",
     names.SOURCE: "VARCHAR",
+    names.SAMPLE_WEIGHT: "DOUBLE",
 }
 _OPS: Final = (
     ", ".join(f"'{op.lower()}': '{op}'" for op in COLLECTIVE_OPS) + ", 'bcast': 'Broadcast'"
@@ -44,7 +46,7 @@ def projections(metric_names: Iterable[str]) -> list[str]:
     if names.VERDICT_EVENT in present:
         statements.append(_VERDICTS)
     if names.CAUSAL_CHAIN_EVENT in present:
-        statements.append(_CHAINS)
+        statements += [_CHAINS_REPLACED, _CHAINS]
     return statements
 
 
@@ -103,6 +105,8 @@ def _collectives(present: set[str]) -> str:
         "gpu_duration_ns": _field(names.NCCL_GPU_DURATION_NS),
         "stream": _field(names.NCCL_STREAM),
         "source": _field(names.SOURCE),
+        "weight": f"CASE WHEN {_field(names.SAMPLE_WEIGHT)} BETWEEN 1 AND {MAX_WEIGHT:.0f} "
+        f"THEN {_field(names.SAMPLE_WEIGHT)} END",
     }
     for column in ("barrier_wait_ms", "peer_lag_ms", "lateness_ms"):
         values[column] = f"m.{column}" if column in sides else "NULL"
@@ -171,7 +175,8 @@ _VERDICT_FIELDS: Final = {
     f"THEN make_timestamp(({_SINCE} * 1e6)::BIGINT) END",
 }
 _CHAIN_FIELDS: Final = {
-    **{name: _real(name) for name in ("cuda_p99_us", "cuda_p50_us", "tail_ratio")},
+    **{name: _real(name) for name in ("cuda_p99_us", "cuda_p50_us", "tail_ratio", "confidence")},
+    "pid": "TRY_CAST(o->>'$.pid' AS BIGINT)",
     "detected_at": f"CASE WHEN isfinite({_DETECTED}::TIMESTAMP) THEN {_DETECTED} END",
 }
 
@@ -186,14 +191,27 @@ SELECT seq, idx, ts, received_ts, cluster_id, o->>'$.episode', o->>'$.state',
 FROM (SELECT *, {_OBJECT} AS o FROM batch
   WHERE metric_name = '{names.VERDICT_EVENT}' AND kind = 'log')"""
 
-_CHAINS: Final = f"""INSERT INTO causal_chains SELECT seq, idx,
-  coalesce(o->>'$.id', o->>'$.chain_id', causal_chain_id), cluster_id,
-  coalesce(o->>'$.node', node_id), coalesce({_CHAIN_FIELDS["detected_at"]}, ts),
+# Of one chain the report that is newest counts, and one that was received before adds nothing.
+_NEW_CHAINS: Final = f"""SELECT seq, idx,
+  coalesce(o->>'$.id', o->>'$.chain_id', causal_chain_id) AS chain_id, cluster_id,
+  coalesce(o->>'$.node', node_id) AS node_id,
+  coalesce({_CHAIN_FIELDS["detected_at"]}, ts) AS detected_at,
   o->>'$.severity', o->>'$.summary', o->>'$.root_cause', o->>'$.explanation',
   o->'$.recommendations', o->>'$.cuda_op', {_CHAIN_FIELDS["cuda_p99_us"]},
-  {_CHAIN_FIELDS["cuda_p50_us"]}, {_CHAIN_FIELDS["tail_ratio"]}, o->'$.timeline'
+  {_CHAIN_FIELDS["cuda_p50_us"]}, {_CHAIN_FIELDS["tail_ratio"]}, o->'$.timeline',
+  {_CHAIN_FIELDS["pid"]}, o->>'$.process', {_CHAIN_FIELDS["confidence"]}, o->>'$.top_frame',
+  o->'$.stacks'
 FROM (SELECT *, {_OBJECT} AS o FROM batch
-  WHERE metric_name = '{names.CAUSAL_CHAIN_EVENT}' AND kind = 'log')"""
+  WHERE metric_name = '{names.CAUSAL_CHAIN_EVENT}' AND kind = 'log')
+QUALIFY chain_id IS NULL OR row_number() OVER (
+  PARTITION BY cluster_id, node_id, chain_id ORDER BY detected_at DESC, seq DESC, idx DESC) = 1"""
+_SAME_CHAIN: Final = """old.chain_id = new.chain_id
+  AND old.cluster_id IS NOT DISTINCT FROM new.cluster_id
+  AND old.node_id IS NOT DISTINCT FROM new.node_id"""
+_CHAINS_REPLACED: Final = f"""DELETE FROM causal_chains AS old USING ({_NEW_CHAINS}) AS new
+WHERE {_SAME_CHAIN} AND old.detected_at < new.detected_at"""
+_CHAINS: Final = f"""INSERT INTO causal_chains SELECT * FROM ({_NEW_CHAINS}) AS new
+WHERE NOT EXISTS (SELECT 1 FROM causal_chains AS old WHERE {_SAME_CHAIN})"""
 
 ROLL_UP: Final = """INSERT INTO node_metric_parts
 SELECT cluster_id, node_id, rank, metric_name, temporality,

@@ -91,7 +91,8 @@ EVENTS: Final = Table(
 
 CAUSAL_CHAINS: Final = Table(
     "causal_chains",
-    "Causal chains that agents reported: what went wrong on a node and why.",
+    "Causal chains that agents reported: what went wrong on a node and why. One row per chain, "
+    "with what was reported last.",
     (
         *_ORIGIN,
         ("chain_id", "VARCHAR", "Id of the chain; events.causal_chain_id refers to it"),
@@ -108,6 +109,16 @@ CAUSAL_CHAINS: Final = Table(
         ("p50_us", "DOUBLE", "Its median in microseconds"),
         ("tail_ratio", "DOUBLE", "p99 / p50"),
         ("timeline", "JSON", "Events of the chain in order"),
+        ("pid", "BIGINT", "Process on the node"),
+        ("process", "VARCHAR", "Name of the process"),
+        ("confidence", "DOUBLE", "Share of the slow calls that overlap the evidence"),
+        ("top_frame", "VARCHAR", "Place in the code from which most of the slow time came"),
+        (
+            "stacks",
+            "JSON",
+            "Stacks of the slow calls, costliest first: op, calls, total_us, frames from the "
+            "innermost",
+        ),
     ),
 )
 
@@ -199,6 +210,12 @@ NCCL_OPS: Final = Table(
         ),
         ("stream", "BIGINT", "CUDA stream"),
         ("source", "VARCHAR", "nccl-plugin, nccl-inspector, flight-recorder, kineto or ebpf"),
+        (
+            "weight",
+            "DOUBLE",
+            "Collectives of its rank that this row stands for, where agents send a share of them; "
+            "sums and counts must be weighted by it",
+        ),
     ),
 )
 

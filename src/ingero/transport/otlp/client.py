@@ -18,7 +18,7 @@ from ingero.contract import names
 from ingero.contract.causes import Ask, decode_asks
 from ingero.contract.otlp.body import Encoding, decode_response
 from ingero.contract.otlp.codec import encode_json, encode_protobuf
-from ingero.contract.otlp.values import MetricsRequest, TracesRequest
+from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import Delivery, ServedThreshold, decode_headers
 from ingero.contract.verdict import Verdict, decode_verdicts
 from ingero.core.health.modes import PushOutcome
@@ -83,6 +83,14 @@ class PushClient(Protocol):
     async def close(self) -> None: ...
 
 
+class LogsClient(Protocol):
+    """A client for log records, over HTTP or gRPC."""
+
+    async def push_logs(self, request: LogsRequest) -> PushReply: ...
+
+    async def close(self) -> None: ...
+
+
 class HttpPush:
     """Pushes over HTTP; redirects are refused, as they would send the certificate elsewhere."""
 
@@ -96,6 +104,7 @@ class HttpPush:
     ) -> None:
         self._url = URL(endpoint.push_url(cluster, node), encoded=True)
         self._traces_url = URL(endpoint.traces_url, encoded=True)
+        self._logs_url = URL(endpoint.logs_url(cluster, node), encoded=True)
         self._encoding = Encoding.JSON if endpoint.protocol is Wire.HTTP_JSON else Encoding.PROTOBUF
         self._options = options
         self._chance = chance
@@ -113,6 +122,10 @@ class HttpPush:
     async def push_spans(self, request: TracesRequest) -> PushReply:
         """Push spans, always as protobuf, like other exporters of spans."""
         return await self._post(self._traces_url, encode_protobuf(request), Encoding.PROTOBUF)
+
+    async def push_logs(self, request: LogsRequest) -> PushReply:
+        """Push log records once, always as protobuf."""
+        return await self._post(self._logs_url, encode_protobuf(request), Encoding.PROTOBUF)
 
     async def close(self) -> None:
         if self._session is not None:

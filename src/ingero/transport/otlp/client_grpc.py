@@ -11,7 +11,7 @@ from ingero.contract import names
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.rpc_status import STATUS_METADATA, decode_retry_after_s
-from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.otlp.values import LogsRequest, MetricsRequest
 from ingero.core.health.modes import PushOutcome
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.otlp.client import (
@@ -46,26 +46,30 @@ class GrpcPush:
         # metadata must be ASCII; the body names both in any case
         self._identity = tuple((name, value) for name, value in identity if value.isascii())
         self._channel: Any = None
-        self._export: Any = None
+        self._calls: dict[str, Any] = {}
 
     async def push(self, request: MetricsRequest, *, retry: bool = True) -> PushReply:
         body = encode_protobuf(request)
-        reply = await self._call(body)
+        reply = await self._call(names.METRICS_METHOD, body)
         if retry and reply.outcome is PushOutcome.TRANSPORT:
             await asyncio.sleep(RETRY_DELAY_S * self._chance.uniform(0.8, 1.2))
-            reply = await self._call(body)
+            reply = await self._call(names.METRICS_METHOD, body)
         return reply
+
+    async def push_logs(self, request: LogsRequest) -> PushReply:
+        """Push log records once."""
+        return await self._call(names.LOGS_METHOD, encode_protobuf(request))
 
     async def close(self) -> None:
         if self._channel is not None:
             await self._channel.close()
 
-    async def _call(self, body: bytes) -> PushReply:
+    async def _call(self, method: str, body: bytes) -> PushReply:
         import grpc  # noqa: PLC0415 - heavy, and most agents push over HTTP
 
         if self._channel is None:
             self._connect(grpc)
-        call = self._export(body, timeout=self._options.timeout_s, metadata=self._metadata())
+        call = self._calls[method](body, timeout=self._options.timeout_s, metadata=self._metadata())
         try:
             answer = await call
             outcome, detail = PushOutcome.OK, ""
@@ -113,7 +117,10 @@ class GrpcPush:
             self._channel = grpc.aio.secure_channel(self._endpoint.base, credentials, options)
         else:
             self._channel = grpc.aio.insecure_channel(self._endpoint.base, options)
-        self._export = self._channel.unary_unary(names.METRICS_METHOD)
+        self._calls = {
+            method: self._channel.unary_unary(method)
+            for method in (names.METRICS_METHOD, names.LOGS_METHOD)
+        }
 
 
 def retry_after(metadata: Mapping[str, str | bytes]) -> float | None:

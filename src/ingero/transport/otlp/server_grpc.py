@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from ingero.contract.names import CLUSTER_HEADER, WAIT_HEADER
+from ingero.contract.names import CLUSTER_HEADER, LOGS_METHOD, METRICS_METHOD, WAIT_HEADER
 from ingero.contract.otlp.body import Encoding, encode_response
 from ingero.contract.otlp.rpc_status import (
     RETRY_METADATA,
@@ -37,9 +37,9 @@ from ingero.transport.rate_limit import address_group
 from ingero.transport.tls import ServerTls, server_context
 
 SERVICES: Final[dict[str, Kind]] = {
-    "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": MetricsRequest,
+    METRICS_METHOD: MetricsRequest,
     "/opentelemetry.proto.collector.trace.v1.TraceService/Export": TracesRequest,
-    "/opentelemetry.proto.collector.logs.v1.LogsService/Export": LogsRequest,
+    LOGS_METHOD: LogsRequest,
 }
 PATHS: Final = {kind: path for path, kind in SERVICES.items()}
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}

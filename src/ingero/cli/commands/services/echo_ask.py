@@ -129,15 +129,19 @@ def mcp(**where: Any) -> int:
     from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
     from ingero.echo.tools.catalogue import TOOLS
     from ingero.echo.tools.stragglers import StragglersQuestion
+    from ingero.echo.tools.summary import SummaryQuestion
     from ingero.transport.tools.mcp import McpPrompt, McpResource, McpSurface
 
     client = connect(**where)
     tools = [remote(tool) for tool in TOOLS]
 
     async def prompt(_: EchoClient) -> str:
-        stragglers = by_name(tools, PREFIX + "find_stragglers")
+        stragglers, summary = (
+            by_name(tools, PREFIX + name) for name in ("find_stragglers", "summary")
+        )
         return await investigate_text(
-            lambda: stragglers.answer(client, StragglersQuestion(limit=1))
+            lambda: stragglers.answer(client, StragglersQuestion(limit=1)),
+            lambda: summary.answer(client, SummaryQuestion()),
         )
 
     surface = McpSurface(
@@ -145,7 +149,9 @@ def mcp(**where: Any) -> int:
         tools=tools,
         context_of=lambda _: client,
         prompts=[
-            McpPrompt("investigate", "Find the node and rank that slow a cluster down", prompt)
+            McpPrompt(
+                "investigate", "Find the node and rank that slow a cluster down, and why", prompt
+            )
         ],
         resources=[McpResource(*SCHEMA_RESOURCE, read_schema)],
         instructions=INSTRUCTIONS,
