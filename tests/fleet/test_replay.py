@@ -16,9 +16,10 @@ from ingero.cli.dispatch import run
 from ingero.config.rates import encode_rates, load_rates
 from ingero.contract.exposition import render
 from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.verdict import encode_one
 from ingero.errors import ForeignFile, IngeroError
 from ingero.fleet.metrics import recording_families
-from ingero.fleet.replay import encode_one, replay
+from ingero.fleet.replay import replay
 from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog, list_files, read_inputs
 

@@ -68,6 +68,13 @@ class VerdictConfig:
         flag="--silences",
         help="File that keeps silences over a restart; without it they end with the process.",
     )
+    state_dir: Path | None = setting(
+        None,
+        flag="--state-dir",
+        metavar="FOLDER",
+        help="Folder that keeps the last episodes and their inputs over a restart; without it "
+        "they are kept in memory only.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,11 @@ _FIELD_DECODERS = {
 _ATTRIBUTES = {field.encode_name: field.name for field in msgspec.structs.fields(Verdict)}
 
 
+def encode_one(verdict: Verdict) -> bytes:
+    """Return the bytes of a verdict that are recorded, and that a replay compares."""
+    return _ENCODER.encode(verdict)
+
+
 def encode_verdicts(verdicts: Sequence[Verdict]) -> str:
     """Return ASCII JSON for a reply header.
 

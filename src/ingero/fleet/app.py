@@ -23,11 +23,15 @@ from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest
-from ingero.contract.verdict import Verdict
+from ingero.contract.verdict import Verdict, encode_one
 from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.causes.metrics import cause_families
+from ingero.fleet.episodes.book import EpisodeBook
+from ingero.fleet.episodes.files import EpisodeFiles
+from ingero.fleet.episodes.metrics import episode_families
+from ingero.fleet.episodes.routes import episode_routes
 from ingero.fleet.exporters import FleetExporters, build_backend
 from ingero.fleet.forward import Forwarder
 from ingero.fleet.listeners import FleetListeners, ListenerSecrets
@@ -79,7 +83,7 @@ class FleetService:
         self.failed_ticks = 0
         self._tasks: list[asyncio.Task[None]] = []
         # verdicts carry Unix time, computed so that it never steps back
-        self._unix_offset_s = time.time() - time.monotonic()
+        self.unix_offset_s = time.time() - time.monotonic()
         rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
         self._providers = load_providers(verdict.providers_file)
         self.verdicts = VerdictService(
@@ -88,6 +92,11 @@ class FleetService:
             silences=Silences(verdict.silences_file),
         )
         self.live = LiveHub(self.processor, self.verdicts)
+        self.episodes = EpisodeBook(encode_rates(rates))
+        state_dir = verdict.state_dir
+        self.episode_files = EpisodeFiles(
+            self.episodes, None if state_dir is None else state_dir / "episodes"
+        )
         self._inputs: InputLog | None = None
         if verdict.record_inputs is not None:
             self._inputs = InputLog(
@@ -101,6 +110,7 @@ class FleetService:
     async def start(self) -> None:
         """Bind every listener and serve; raise IngeroError and leave nothing open."""
         try:
+            self.episode_files.load()
             self.receiver.sinks = self.exporters.build(self.config)
             await self._open_listeners()
         except BaseException:
@@ -142,16 +152,18 @@ class FleetService:
 
     def _threshold_app(self, access: Access) -> Starlette:
         page = live_routes(self.live, access, lambda: self._moment(time.monotonic()))
-        return threshold_app(self.processor, access, self.verdicts, page)
+        routes = [*page, *episode_routes(self.episodes, access)]
+        return threshold_app(self.processor, access, self.verdicts, routes)
 
     def _moment(self, now_s: float) -> Moment:
-        return Moment(now_s, now_s + self._unix_offset_s)
+        return Moment(now_s, now_s + self.unix_offset_s)
 
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(self._tick_s)
             try:
-                self._tick(time.monotonic())
+                self.tick(time.monotonic())
+                await self.episode_files.settle()
             except Exception:  # one failed tick must not stop all later ones
                 self.failed_ticks += 1
                 log.exception("tick_failed")
@@ -167,9 +179,12 @@ class FleetService:
     ) -> None:
         # recorded with its provider, so that a replay gives the same prices
         request = with_provider(request, self._providers, address)
-        self._record(PUSH, now_s + self._unix_offset_s, cluster, lambda: encode_protobuf(request))
-        self.verdicts.take(request, cluster, now_s + self._unix_offset_s)
-        self.verdicts.causes.take(request, cluster, now_s + self._unix_offset_s)
+        at_s = now_s + self.unix_offset_s
+        self._record(PUSH, at_s, cluster, lambda: encode_protobuf(request))
+        is_first = cluster not in self.verdicts.clusters
+        self.episodes.push(request, cluster, at_s, is_first=is_first)
+        self.verdicts.take(request, cluster, at_s)
+        self.verdicts.causes.take(request, cluster, at_s)
 
     def _record(
         self, kind: str, at_s: float, cluster: str = "", body: Callable[[], bytes] = bytes
@@ -182,21 +197,23 @@ class FleetService:
             self._inputs = None
             log.error("recording_stopped", extra={"why": str(error)})
 
-    def _tick(self, now_s: float) -> None:
+    def tick(self, now_s: float) -> None:
+        """Recompute thresholds and verdicts; `now_s` is monotonic time."""
         self.receiver.second_passed()
         self.processor.tick(now_s)
-        changed = self._judge(now_s + self._unix_offset_s)
+        changed = self._judge(now_s + self.unix_offset_s)
         self.live.tick(changed, self._moment(now_s))
 
     def _judge(self, now_s: float) -> list[tuple[str, Verdict]]:
         """Run one tick of the verdict engines; log, export and return what changed."""
         self._record(TICK, now_s)
         changed = self.verdicts.tick(now_s)
-        for cluster, verdict in changed:
-            from ingero.fleet.replay import encode_one  # noqa: PLC0415 - loads the verdict engine
-
-            self._record(VERDICT, now_s, cluster, lambda verdict=verdict: encode_one(verdict))  # type: ignore[misc]  # a default argument binds the loop's value
+        encoded = [encode_one(verdict) for _, verdict in changed]
+        for (cluster, _), body in zip(changed, encoded, strict=True):
+            self._record(VERDICT, now_s, cluster, lambda body=body: body)  # type: ignore[misc]  # a default argument binds the loop's value
+        self.episodes.tick(self.verdicts, changed, encoded, now_s)
         changed = self.verdicts.with_causes(changed, now_s)
+        self.episodes.note(changed, now_s)
         if not changed:
             return []
         for cluster, verdict in changed:
@@ -226,6 +243,7 @@ class FleetService:
             + cause_families(self.verdicts)
             + recording_families(self._inputs)
             + live_families(self.live)
+            + episode_families(self.episodes, self.episode_files)
             + service_families(
                 self.receiver,
                 self._listeners,
@@ -256,6 +274,8 @@ class FleetService:
         await self._listeners.drain()
         await self.exporters.stop()
         await self._listeners.close()
+        self.episodes.end()
+        await self.episode_files.settle()
         if self._inputs is not None:
             self._inputs.close()
         log.info("fleet_stopped")

@@ -8,13 +8,12 @@ import msgspec
 from ingero.config.rates import parse_rates
 from ingero.contract.otlp.codec import decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
-from ingero.contract.verdict import Verdict
+from ingero.contract.verdict import Verdict, encode_one
 from ingero.core.verdict.engine import PeerReason
 from ingero.errors import ForeignFile
+from ingero.fleet.episodes.state_codec import decode_state
 from ingero.fleet.verdicts import VerdictService
-from ingero.storage.input_log import PUSH, RATES, TICK, VERDICT, read_inputs
-
-_ENCODER = msgspec.json.Encoder(order="deterministic")
+from ingero.storage.input_log import PUSH, RATES, STATE, TICK, VERDICT, read_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,6 @@ class Replay:
         return not self.missing and all(each.is_same for each in self.verdicts)
 
 
-def encode_one(verdict: Verdict) -> bytes:
-    """Return the bytes of a verdict that are recorded and compared."""
-    return _ENCODER.encode(verdict)
-
-
 def replay(folder: Path) -> Replay:
     """Run a recording again with an empty verdict service."""
     result, service = Replay(), VerdictService()
@@ -58,6 +52,9 @@ def replay(folder: Path) -> Replay:
     for entry in read_inputs(folder):
         if entry.kind == RATES and not service.clusters:
             service = VerdictService(parse_rates(entry.body, "recorded rates"))
+        elif entry.kind == STATE:
+            service.clusters[entry.cluster] = decode_state(entry.body)
+            pending.clear()  # a recorded verdict follows its tick
         elif entry.kind == PUSH:
             result.pushes += 1
             service.take(decode_protobuf(MetricsRequest, entry.body), entry.cluster, entry.at_s)

@@ -1,7 +1,8 @@
 """Recorded inputs of Fleet: every measurement, tick and verdict in order, in files of bounded size.
 
 A frame is its length (4 bytes) and a MessagePack array: kind, Unix seconds, cluster, body. A file
-that a crash cut off ends with its last complete frame.
+that a crash cut off ends with its last complete frame. A `state` frame begins a part of its own:
+what came before it in the same cluster is forgotten.
 """
 
 import struct
@@ -12,22 +13,28 @@ from typing import NamedTuple
 import msgspec
 
 from ingero.errors import ForeignFile, StoreError
-from ingero.files import read_regular
+from ingero.files import create_private, read_regular
 
 MAGIC = b"INGEROIN\x01"
-PUSH, TICK, VERDICT, RATES = "push", "tick", "verdict", "rates"
+PUSH, TICK, VERDICT, RATES, STATE = "push", "tick", "verdict", "rates", "state"
 _LENGTH = struct.Struct(">I")
 MAX_FRAME = 64 << 20
 MAX_FILE = 1 << 30
 
 
 class Entry(NamedTuple):
-    """One recorded event; `body` is an OTLP request, a verdict as JSON, rates, or empty."""
+    """One recorded event; `body` is an OTLP request, a verdict, rates, a state, or empty."""
 
     kind: str
     at_s: float
     cluster: str
     body: bytes
+
+
+def encode_frame(kind: str, at_s: float, cluster: str = "", body: bytes = b"") -> bytes:
+    """Return one frame with its length."""
+    frame = msgspec.msgpack.encode([kind, at_s, cluster, body])
+    return _LENGTH.pack(len(frame)) + frame
 
 
 class InputLog:
@@ -53,12 +60,12 @@ class InputLog:
 
         Raises OSError when the disk is full; the caller then stops the recording, not Fleet.
         """
-        frame = msgspec.msgpack.encode([kind, at_s, cluster, body])
-        if self._written + len(frame) > self._per_file:
+        frame = encode_frame(kind, at_s, cluster, body)
+        if self._written + len(frame) - _LENGTH.size > self._per_file:
             self._file.close()
             self._open_next()
-        self._file.write(_LENGTH.pack(len(frame)) + frame)
-        self._written += len(frame) + _LENGTH.size
+        self._file.write(frame)
+        self._written += len(frame)
         if kind == TICK:
             self._file.flush()
 
@@ -74,11 +81,15 @@ class InputLog:
         self._file.write(MAGIC)
         self._written = len(MAGIC)
         if self._rates:
-            frame = msgspec.msgpack.encode([RATES, 0.0, "", self._rates])
-            self._file.write(_LENGTH.pack(len(frame)) + frame)
+            self._file.write(encode_frame(RATES, 0.0, "", self._rates))
         for old in list_files(self._folder)[: -self._files]:
             old.unlink(missing_ok=True)
             self.removed += 1
+
+
+def write_recording(folder: Path, data: bytes) -> None:
+    """Write a recording that was received whole into an empty folder."""
+    create_private(folder / "inputs-00000001.rec", data)
 
 
 def list_files(folder: Path) -> list[Path]:

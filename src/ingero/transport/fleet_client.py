@@ -58,7 +58,17 @@ class FleetClient:
         """Send a request and return the answer, decoded as `kind`."""
         return self._ask("POST", path, msgspec.json.encode(request), kind)
 
+    def download(self, path: str, max_bytes: int) -> bytes:
+        """Return what Fleet answers, as it is; an error is still JSON."""
+        status, data = self._exchange("GET", path, None, max_bytes)
+        return data if status == HTTPStatus.OK else self._decode(status, data, bytes)
+
     def _ask(self, method: str, path: str, body: bytes | None, kind: type[T]) -> T:
+        return self._decode(*self._exchange(method, path, body, MAX_REPLY_BYTES), kind)
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, max_bytes: int
+    ) -> tuple[int, bytes]:
         """Redirects are refused, because they would carry the token to another server."""
         connection, headers = self.connection(), authorization(self.token)
         if body is not None:
@@ -66,7 +76,7 @@ class FleetClient:
         try:
             connection.request(method, path, body, headers)
             reply = connection.getresponse()
-            data = read_response_body(reply, MAX_REPLY_BYTES)
+            data = read_response_body(reply, max_bytes)
         except ssl.SSLCertVerificationError as error:
             raise AuthError(
                 f"{self.url}: its certificate is not trusted: {error.verify_message}; "
@@ -81,7 +91,7 @@ class FleetClient:
             ) from None
         finally:
             connection.close()
-        return self._decode(reply.status, data, kind)
+        return reply.status, data
 
     def _decode(self, status: int, data: bytes, kind: type[T]) -> T:
         if status == HTTPStatus.UNAUTHORIZED:
@@ -90,8 +100,7 @@ class FleetClient:
                 f"set ${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml"
             )
         if status != HTTPStatus.OK:
-            hint = f"; {_WHICH_ADDRESS}" if status == HTTPStatus.NOT_FOUND else ""
-            raise Unavailable(f"Fleet at {self.url} answered {status}: {_reason(data)}{hint}")
+            raise Unavailable(f"Fleet at {self.url} answered {status}: {_reason(status, data)}")
         try:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -100,12 +109,14 @@ class FleetClient:
             ) from None
 
 
-def _reason(body: bytes) -> str:
+def _reason(status: int, body: bytes) -> str:
     """Return Fleet's reason, or the beginning of what another server answered."""
     try:
-        return msgspec.json.decode(body, type=ErrorReply).error
+        reason = msgspec.json.decode(body, type=ErrorReply).error
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return body[:200].decode(errors="replace").strip()
+        reason = body[:200].decode(errors="replace").strip()
+    is_no_path = status == HTTPStatus.NOT_FOUND and reason in ("", HTTPStatus.NOT_FOUND.phrase)
+    return f"{reason}; {_WHICH_ADDRESS}" if is_no_path else reason
 
 
 def _advice(error: Exception) -> str:

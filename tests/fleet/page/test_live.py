@@ -71,7 +71,7 @@ async def watching(
 
 def advance(fleet: FleetService, seconds: float = 1.0) -> None:
     """One tick of Fleet, so many seconds from now."""
-    fleet._tick(time.monotonic() + seconds)
+    fleet.tick(time.monotonic() + seconds)
 
 
 def put(fleet: FleetService, node: str, score: float, cluster: str = "train") -> None:
@@ -152,7 +152,7 @@ async def _slow_rank(fleet: FleetService, reader: Reader) -> dict[str, Any]:
             own_ms = 500 * (1.3 if rank == 5 and second >= 120 else 1.0) + (rank * second) % 7
             push = own_time_push(f"n{rank}", rank, second, own_ms)
             fleet.processor.take(push, "c", start_s + second, 0)
-        fleet._tick(start_s + second)
+        fleet.tick(start_s + second)
         for message in await reader.tick():
             if isinstance(message, LiveRanks):
                 seen["ranks"] = message.ranks

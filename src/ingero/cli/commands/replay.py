@@ -1,20 +1,27 @@
 """`ingero replay`: repeat what Fleet decided from its recorded inputs, with the reasons."""
 
 import datetime
+import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from ingero.cli.fleet_options import FLEET_CA, FLEET_URL, fleet_client
 from ingero.cli.params import AS_JSON
 from ingero.cli.recordings.ask import ask_replay
 from ingero.cli.show.table import print_json, render_table
+from ingero.contract.api_paths import FLEET_EPISODE_INPUTS
+from ingero.errors import ConfigError
+from ingero.storage.input_log import write_recording
+from ingero.transport.fleet_client import FleetClient
 
 if TYPE_CHECKING:
     from ingero.cli.recordings.replay import ReplayAnswer
 
-DEFAULT_DIR = Path("fleet-inputs")
+MAX_INPUT_BYTES = 512 << 20  # Fleet keeps 64 MiB, compressed
 
 
 @click.command()
@@ -23,17 +30,18 @@ DEFAULT_DIR = Path("fleet-inputs")
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
-    default=DEFAULT_DIR,
-    show_default=True,
-    help="Folder with the recorded inputs, when WHAT is an episode.",
+    help="Folder with recorded inputs that has the episode; Fleet is asked if omitted.",
 )
+@FLEET_URL
 @AS_JSON
-def command(what: str, folder: Path, as_json: bool) -> int:
+@FLEET_CA
+def command(what: str, folder: Path | None, fleet: str, as_json: bool, ca_cert: Path | None) -> int:
     """Repeat Fleet's decisions from its recorded inputs, with the reasons.
 
-    WHAT is the folder that `ingero-fleet --record-inputs` wrote, or the id of an episode in it. For
-    a folder, the recorded inputs pass through the same engine again. For an episode, the command
-    shows its verdicts with their reasons, and for each other member why it was not blamed.
+    WHAT is the folder that `ingero-fleet --record-inputs` wrote, or the id of an episode. For a
+    folder, the recorded inputs pass through the same engine again. For an episode, the command
+    shows its verdicts with their reasons, and for each other member why it was not blamed. Fleet
+    keeps the inputs of the last episodes, so it is asked for them; --dir names a recording instead.
 
     The exit status is 1 when a verdict differs from the recorded one in any byte. When the oldest
     file of a recording was removed, the replay begins with an engine that has not learned a
@@ -41,15 +49,29 @@ def command(what: str, folder: Path, as_json: bool) -> int:
 
     \b
     Examples:
+      ingero replay 561783c82f0dea4b
       ingero replay fleet-inputs
       ingero replay 561783c82f0dea4b --dir fleet-inputs
     """
-    result = ask_replay(what, folder, wants_peers=as_json)
+    if folder is not None or Path(what).is_dir():
+        result = ask_replay(what, folder or Path(what), wants_peers=as_json)
+    else:
+        with TemporaryDirectory(prefix="ingero-replay-") as kept:
+            _fetch(what, fleet_client(fleet, ca_cert), Path(kept))
+            result = ask_replay(what, Path(kept), wants_peers=as_json)
     if as_json:
         print_json(_as_json(result))
     else:
         _print(result)
     return 0 if result.is_same else 1
+
+
+def _fetch(episode: str, client: FleetClient, folder: Path) -> None:
+    """Write the inputs that Fleet has kept of an episode into a folder."""
+    if not re.fullmatch(r"[0-9A-Za-z_-]{1,64}", episode):
+        raise ConfigError(f"{episode} is neither a folder nor the id of an episode")
+    path = FLEET_EPISODE_INPUTS.format(episode=episode)
+    write_recording(folder, client.download(path, MAX_INPUT_BYTES))
 
 
 def _as_json(result: "ReplayAnswer") -> dict[str, object]:

@@ -84,6 +84,11 @@ class Rows:
         self._capacity = 0
         self._grow(64)
 
+    @property
+    def size_bytes(self) -> int:
+        """The memory of all columns."""
+        return sum(getattr(self, name).nbytes for name in self._declared)
+
     def append(self) -> int:
         """Add a row of initial values and return its index."""
         if self.size == self._capacity:

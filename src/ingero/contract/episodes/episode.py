@@ -1,0 +1,55 @@
+"""An episode: what was said about one slow member from the first suspicion to its recovery."""
+
+import msgspec
+
+from ingero.contract.verdict import Verdict
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """One verdict of an episode; `at` is in Unix seconds."""
+
+    at: float
+    verdict: Verdict
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """A peer of the slow member and why it was not blamed.
+
+    `excess` is its own time above its baseline as a share, `bars` its evidence as a share of the
+    decision limit.
+    """
+
+    node: str
+    rank: int | None
+    excess: float
+    bars: float
+    reason: str
+
+
+class EpisodeSummary(msgspec.Struct, kw_only=True):
+    """One episode with its latest verdict; times are in Unix seconds.
+
+    `cost_usd` is what the job has lost so far, null where no price is known. `inputs_bytes` is the
+    size of the kept inputs; 0 means that the episode cannot be replayed any more.
+    """
+
+    episode: str
+    cluster: str
+    began: float
+    ended: float | None
+    cost_usd: float | None
+    inputs_bytes: int
+    latest: Verdict
+
+
+class Episode(EpisodeSummary, kw_only=True):
+    """An episode with every verdict about it, and why nobody else was blamed."""
+
+    verdicts: list[Moment]
+    peers: list[Peer]
+
+
+class EpisodeList(msgspec.Struct, frozen=True):
+    """The last episodes, the newest first."""
+
+    episodes: list[EpisodeSummary]
