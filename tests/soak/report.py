@@ -7,11 +7,13 @@ from statistics import median
 from tests.soak.ledger import BATCH, false_names, missing_names
 from tests.soak.run import HARNESS, Outcome
 from tests.soak.sampling import Sample
-from tests.soak.trend import MINUTE_S, Finding, Trend, trend_of
+from tests.soak.services import STORE_MEMORY_MIB
+from tests.soak.trend import MINUTE_S, Finding, Trend, medians_by_bin, trend_of
 from tests.soak.watch import NODE_STATUS, RANK_VERDICT
 
 ROWS = 12
-MEASURES = {"memory": lambda s: float(s.rss_bytes), "file handles": lambda s: float(s.handles)}
+BUFFER_LIMIT_MIB = STORE_MEMORY_MIB // 2
+MEASURES = {"memory": lambda s: float(s.held_bytes), "file handles": lambda s: float(s.handles)}
 NOT_JUDGED = (HARNESS, "agents-2")  # not a service; killed on purpose until the end
 
 
@@ -88,8 +90,17 @@ def problems(outcome: Outcome) -> list[str]:
         f"{plan.straggler.node} was slow and not named: {where}"
         for where in missing_names(outcome.named, plan.straggler, expected)
     ]
+    if max(_buffers(outcome), default=0.0) > BUFFER_LIMIT_MIB:
+        found.append(f"the store caches more than {BUFFER_LIMIT_MIB} MiB")
     found += [f"Fleet did not forward {n} requests: {why}" for why, n in outcome.dropped.items()]
     return found + [f"{name} ended on its own" for name in outcome.ended]
+
+
+def _buffers(outcome: Outcome) -> list[float]:
+    """Return the medians in the judged half of what the store caches, in MiB, minute by minute."""
+    own = [s for s in outcome.samples if s.buffer_bytes and s.at_s >= outcome.plan.judged_from_s]
+    medians = medians_by_bin([s.at_s for s in own], [s.buffer_bytes / 2**20 for s in own])
+    return [size for _, size in medians]
 
 
 def _broken_lives(outcome: Outcome) -> Iterator[str]:
@@ -123,6 +134,11 @@ def report(outcome: Outcome) -> str:
         f"Named: {', '.join(named) or 'nobody'}.",
         f"CPU, as a share of one core: {', '.join(cpu_lines(outcome))}.",
     ]
+    if cached := _buffers(outcome):
+        lines.append(
+            f"The store cached {cached[0]:.0f} MiB of its database in the middle and "
+            f"{cached[-1]:.0f} MiB at the end; the limit is {BUFFER_LIMIT_MIB} MiB."
+        )
     wrong = problems(outcome)
     return "\n".join(
         [*lines, "", *(f"FAIL: {each}" for each in wrong), *([] if wrong else ["PASS"])]

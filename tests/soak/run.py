@@ -139,12 +139,12 @@ async def _drive(
 
     async def look() -> None:
         while True:
-            outcome.samples += [
-                found
-                for service in by_name.values()
-                if (pid := service.pid()) is not None
-                and (found := sample(now_s(), service.name, pid, service.disk))
-            ]
+            for service in by_name.values():
+                pid, buffered = service.pid(), await asyncio.to_thread(service.buffer_bytes)
+                if pid is None or buffered is None:
+                    continue
+                found = sample(now_s(), service.name, pid, service.disk, buffered)
+                outcome.samples += [found] if found else []
             own = sample(now_s(), HARNESS, os.getpid(), None)
             outcome.samples += [own] if own else []
             outcome.named += await asyncio.to_thread(named_now, services.status_url(), now_s())

@@ -19,9 +19,17 @@ class Sample:
     threads: int
     disk_bytes: int
     cpu_s: float
+    buffer_bytes: int = 0  # the part of its memory that is a cache with a limit
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that nothing but the code of the process limits."""
+        return self.rss_bytes - self.buffer_bytes
 
 
-def sample(at_s: float, name: str, pid: int, disk: Path | None) -> Sample | None:
+def sample(
+    at_s: float, name: str, pid: int, disk: Path | None, buffer_bytes: int = 0
+) -> Sample | None:
     """Read a process and the folder or file that belongs to it; None if it has ended."""
     process = Path(f"/proc/{pid}")
     try:
@@ -34,7 +42,7 @@ def sample(at_s: float, name: str, pid: int, disk: Path | None) -> Sample | None
         return None
     threads = int(status["Threads"])
     held = disk_bytes(disk) if disk else 0
-    return Sample(at_s, name, pid, rss_kib * 1024, handles, threads, held, spent_s)
+    return Sample(at_s, name, pid, rss_kib * 1024, handles, threads, held, spent_s, buffer_bytes)
 
 
 def disk_bytes(path: Path) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.soak.agents import CLUSTER
+from tests.soak.watch import buffer_bytes
 from tests.support.echo_process import BIN, EchoProcess
 from tests.support.fault_proxy import FaultProxy
 from tests.support.gpu_jobs import FAKES, compile_c
@@ -19,6 +20,7 @@ from ingero.sim.cluster import DemoCluster
 ROOT = Path(__file__).parents[2]
 MAX_TRACE = "64m"
 STOP_S = 60.0
+STORE_MEMORY_MIB = 4096  # DuckDB may use half of it
 JOB = """
 import ctypes, sys, time
 runtime = ctypes.CDLL(sys.argv[1])
@@ -74,6 +76,7 @@ class Service:
     start: Callable[[], None]
     kill: Callable[[], None]
     disk: Path | None = None
+    buffer_bytes: Callable[[], int | None] = lambda: 0  # None while that is unknown
 
 
 @dataclass
@@ -90,7 +93,7 @@ class Services:
     _children: dict[str, Child] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.echo = EchoProcess(self.echo_folder)
+        self.echo = EchoProcess(self.echo_folder, "--store-memory", f"{STORE_MEMORY_MIB}m")
         token = self.echo_folder / "token"
         exporter = (
             f"  otlphttp: {{endpoint: 'http://{self.to_echo.address}', token_file: {token}, "
@@ -129,7 +132,9 @@ class Services:
         return [
             Service("fleet", self._fleet_pid, self._start_fleet, self.fleet.kill_fleet),
             Service("echo", self._echo_pid, self._start_echo, self.echo.kill, self.echo_folder),
-            Service("store", self._store_pid, lambda: None, self._kill_store),
+            Service(
+                "store", self._store_pid, lambda: None, self._kill_store, None, self._store_buffers
+            ),
             *children,
         ]
 
@@ -189,6 +194,9 @@ class Services:
         pid = self._store_pid()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
+
+    def _store_buffers(self) -> int | None:
+        return buffer_bytes(self.echo.addresses["health"])
 
     def status_url(self) -> str:
         """Return where Fleet shows the nodes and verdicts of the cluster."""

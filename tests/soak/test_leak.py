@@ -3,12 +3,13 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.soak.ledger import Account, Injected, Named
 from tests.soak.plan import Plan
-from tests.soak.report import problems, report
+from tests.soak.report import BUFFER_LIMIT_MIB, problems, report
 from tests.soak.run import Outcome
 from tests.soak.sampling import Sample, disk_bytes, sample
 from tests.soak.watch import NODE_STATUS
@@ -96,3 +97,18 @@ def test_a_process_that_ended_has_no_sample_and_disk_is_counted(
     process.kill()
     process.wait()
     assert sample(0.0, "service", process.pid, None) is None
+
+
+def test_a_cache_with_a_limit_is_no_leak_until_it_exceeds_the_limit(
+    process: subprocess.Popen[str],
+) -> None:
+    outcome = watched(process, "work")
+    level = outcome.samples[0].rss_bytes
+    outcome.samples = [
+        replace(s, rss_bytes=level + (n << 20), buffer_bytes=n << 20)
+        for n, s in enumerate(outcome.samples)
+    ]
+    assert problems(outcome) == []
+    assert "cached 12 MiB of its database in the middle and 23 MiB at the end" in report(outcome)
+    outcome.samples = [replace(s, buffer_bytes=BUFFER_LIMIT_MIB + 1 << 20) for s in outcome.samples]
+    assert f"the store caches more than {BUFFER_LIMIT_MIB} MiB" in problems(outcome)

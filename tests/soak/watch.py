@@ -13,6 +13,7 @@ from tests.support.echo_process import TOKEN
 from ingero.contract.api_paths import ECHO_SQL
 
 LOADED_WITHIN_S = 60.0
+STORE_BUFFERS = "ingero_echo_store_buffer_bytes"
 
 NODE_STATUS, RANK_VERDICT, FLEET_LOG = "status of a node", "verdict about a rank", "log of Fleet"
 _VERDICT = re.compile(r"\bverdict\b.*\bstate=straggler\b")
@@ -48,6 +49,16 @@ def exported(address: str) -> tuple[int, dict[str, int]]:
         r'^ingero_fleet_export_dropped_total\{.*reason="(\w+)"\} (\S+)', page, re.MULTILINE
     )
     return int(sum(map(float, sent))), {why: int(float(n)) for why, n in dropped if float(n)}
+
+
+def buffer_bytes(address: str) -> int | None:
+    """Return the memory that Echo's store caches the database in; None while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as reply:
+            found = re.search(rf"^{STORE_BUFFERS} (\S+)", reply.read().decode(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(float(found[1])) if found else None
 
 
 def loaded_events(address: str, wanted: int) -> int:

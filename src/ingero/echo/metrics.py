@@ -97,6 +97,11 @@ def store_families(engine: Engine, stats: StoreStats | None, limit_bytes: int) -
     rows = [
         ("ingero_echo_database_bytes", "Space of live data", stats.database_bytes),
         ("ingero_echo_store_resident_bytes", "Memory of the store process", stats.resident_bytes),
+        (
+            "ingero_echo_store_buffer_bytes",
+            "Part of it that caches the database: at most half of --store-memory",
+            stats.buffer_bytes,
+        ),
     ]
     if stats.oldest_received_s is not None:
         rows.append(

@@ -61,6 +61,7 @@ class StoreStats:
     rows: dict[str, int] = field(default_factory=dict)
     database_bytes: int = 0
     resident_bytes: int = 0
+    buffer_bytes: int = 0  # the part of it that DuckDB manages, within a limit
     oldest_received_s: float | None = None
 
 

@@ -39,6 +39,7 @@ _MEMORY_SHARE: Final = (
     # share of the address space for DuckDB's buffers; the rest is for results, Arrow and Python
     0.5
 )
+_BUFFER_BYTES: Final = "SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()"
 
 
 class Loader:
@@ -285,6 +286,7 @@ class Loader:
                 rows=self._store.row_counts(),
                 database_bytes=self._store.used_bytes(),
                 resident_bytes=_pages(1),
+                buffer_bytes=self._store.scalar(_BUFFER_BYTES),
                 oldest_received_s=None if oldest is None else oldest / 1e6,
             )
 
