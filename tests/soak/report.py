@@ -104,8 +104,11 @@ def _buffers(outcome: Outcome) -> list[float]:
 
 
 def _broken_lives(outcome: Outcome) -> Iterator[str]:
-    """Yield every service that was replaced in the half in which nobody kills it."""
+    """Yield every service that was replaced, or never seen, in the half in which nobody kills it."""
     judged = [s for s in outcome.samples if s.at_s >= outcome.plan.judged_from_s]
+    for name in outcome.services:
+        if name not in {s.name for s in judged}:
+            yield f"{name} was not seen in the second half"
     for name in dict.fromkeys(s.name for s in judged):
         lives = {s.pid for s in judged if s.name == name}
         if name not in NOT_JUDGED and len(lives) > 1:

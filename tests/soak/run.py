@@ -42,6 +42,7 @@ class Outcome:
     named: list[Named] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     account: Account = field(default_factory=lambda: Account(0, 0, 0, 0))
+    services: list[str] = field(default_factory=list)  # everything that was to be sampled
     ended: list[str] = field(default_factory=list)  # services that ended on their own
     retries: int = 0
     stored: int = 0
@@ -116,6 +117,7 @@ async def _drive(
 ) -> None:
     """Load and break the services until the plan is over."""
     plan, producers = outcome.plan, faults.producers
+    outcome.services = list(by_name)
     ranks = Ranks(f"http://{faults.proxies[1].address}")
     began_s = time.monotonic()
 

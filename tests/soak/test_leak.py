@@ -112,3 +112,9 @@ def test_a_cache_with_a_limit_is_no_leak_until_it_exceeds_the_limit(
     assert "cached 12 MiB of its database in the middle and 23 MiB at the end" in report(outcome)
     outcome.samples = [replace(s, buffer_bytes=BUFFER_LIMIT_MIB + 1 << 20) for s in outcome.samples]
     assert f"the store caches more than {BUFFER_LIMIT_MIB} MiB" in problems(outcome)
+
+
+def test_a_service_that_was_never_sampled_fails_the_run(process: subprocess.Popen[str]) -> None:
+    outcome = watched(process, "work")
+    outcome.services = ["service", "store"]
+    assert problems(outcome) == ["store was not seen in the second half"]

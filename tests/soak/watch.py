@@ -53,8 +53,11 @@ def exported(address: str) -> tuple[int, dict[str, int]]:
 
 def buffer_bytes(address: str) -> int | None:
     """Return the memory that Echo's store caches the database in; None while it does not answer."""
+    page = urllib.request.Request(
+        f"http://{address}/metrics", headers={"Authorization": f"Bearer {TOKEN}"}
+    )
     try:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as reply:
+        with urllib.request.urlopen(page, timeout=5) as reply:
             found = re.search(rf"^{STORE_BUFFERS} (\S+)", reply.read().decode(), re.MULTILINE)
     except OSError:
         return None
