@@ -104,7 +104,7 @@ def _buffers(outcome: Outcome) -> list[float]:
 
 
 def _broken_lives(outcome: Outcome) -> Iterator[str]:
-    """Yield every service that was replaced, or never seen, in the half in which nobody kills it."""
+    """Yield services that were replaced or never seen in the half in which nobody kills them."""
     judged = [s for s in outcome.samples if s.at_s >= outcome.plan.judged_from_s]
     for name in outcome.services:
         if name not in {s.name for s in judged}:
