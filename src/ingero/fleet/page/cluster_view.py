@@ -109,7 +109,13 @@ class ClusterView:
         """Return the nodes whose columns differ from those of the last call."""
         roster = self.cluster.roster
         is_silent = roster.seen_s < now.monotonic_s - self._ttl_s
-        columns = (roster.seen_s, roster.score, roster.state, roster.straggling_s, is_silent)
+        columns: Columns = (
+            roster.seen_s,
+            roster.score,
+            roster.state,
+            roster.straggling_s,
+            is_silent,
+        )
         before = self._columns
         self._columns = tuple(column.copy() for column in columns)
         if before is None or len(before[0]) != len(columns[0]):
