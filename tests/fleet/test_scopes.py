@@ -39,7 +39,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def test_each_scope_opens_its_own_answers(scoped: dict[str, Any]) -> None:
-    silence = {"target": "a", "for_s": 60, "why": "x"}
+    silence = {"target": "a", "for_s": 60, "why": "x", "force": True}
     rows = [
         ("threshold", "GET", "/api/v1/threshold?cluster_id=west",
          {PUSH: 200, READ: 200, OPERATE: 403, EAST: 403}),

@@ -17,7 +17,7 @@ from ingero.contract.exposition import render
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.contract.verdict import VerdictState, decode_verdicts
 from ingero.contract.verdict_otlp import encode_verdict_logs
-from ingero.errors import ConfigError, StoreError
+from ingero.errors import ConfigError, StoreError, Unavailable
 from ingero.fleet.silences import MAX_SILENCES, Silences
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictService
@@ -103,7 +103,7 @@ async def test_the_api_starts_lists_and_lifts_with_the_token(tmp_path: Path) -> 
     extension = {"ingero_threshold": {"token_file": str(token)}}
     async with running(extensions=extension) as fleet, aiohttp.ClientSession() as session:
         url = f"http://{fleet.addresses['threshold']}/api/v1/silences"
-        body = msgspec.json.encode(asked())
+        body = msgspec.json.encode(msgspec.structs.replace(asked(), force=True))
         async with session.post(url, data=body) as reply:
             assert (reply.status, await reply.json()) == (
                 401,
@@ -139,7 +139,8 @@ async def test_the_command_silences_and_status_shows_it() -> None:
             result = await asyncio.to_thread(
                 CliRunner().invoke, tool, [*arguments, *where], standalone_mode=False
             )  # type: ignore[arg-type]  # a click command
-            assert result.exception is None, result.exception
+            if result.exception is not None:
+                raise result.exception
             return result.return_value, result.output
 
         assert (await run("list"))[1] == "nothing is silenced\n"
@@ -147,5 +148,8 @@ async def test_the_command_silences_and_status_shows_it() -> None:
         assert code == 0 and "n5" in text and "fan" in text
         shown = json.loads((await run("--json", tool=status_command))[1])
         assert shown["clusters"][0]["nodes"][0]["silenced"].endswith(": fan")
+        with pytest.raises(Unavailable, match=r"422: no node or job 'n55' reports in any cluster"):
+            await run("n55", "--for", "2h", "--why", "misspelt")
+        assert (await run("n55", "--for", "2h", "--why", "not here yet", "--force"))[0] == 0
         assert (await run("lift", "n5"))[0] == 0
         assert (await run("lift", "n5"))[0] == 1

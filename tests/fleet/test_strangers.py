@@ -129,7 +129,7 @@ async def test_refusals_are_limited_by_address_on_every_listener(secured: dict[s
 
 async def test_a_foreign_page_cannot_silence_and_cannot_read() -> None:
     """A form of another page, and a page whose name resolves to this machine."""
-    silence = b'{"target": "a", "for_s": 2592000, "why": "x"}'
+    silence = b'{"target": "a", "for_s": 2592000, "why": "x", "force": true}'
     async with running() as fleet:
         url = f"http://{fleet.addresses['threshold']}/api/v1/silences"
         evil = {"Origin": "http://evil.example"}

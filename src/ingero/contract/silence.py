@@ -10,12 +10,16 @@ Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=r"^[^
 
 
 class SilenceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator asks for; without a cluster the silence holds in all clusters."""
+    """What an operator asks for; without a cluster the silence holds in all clusters.
+
+    A target that Fleet has never seen is refused, unless with `force`.
+    """
 
     target: Name
     for_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_FOR_S)]
     why: Reason
     cluster: Name | None = None
+    force: bool = False
 
 
 class LiftRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -116,7 +116,7 @@ def threshold_app(
                 FLEET_THRESHOLD, require_token(access, threshold, TokenScope.PUSH, TokenScope.READ)
             ),
             Route(FLEET_STATUS, require_token(access, status, TokenScope.READ)),
-            *silence_routes(verdicts.silences, access),
+            *silence_routes(verdicts, processor, access),
             *more_routes,
         ],
         exception_handlers={HTTPException: http_error},

@@ -14,7 +14,8 @@ from ingero.contract.fleet_api import LiftedSilences, SilenceList
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.errors import StoreError, TooLarge
 from ingero.fleet.allowed_clusters import not_allowed
-from ingero.fleet.silences import Silences
+from ingero.fleet.processor import FleetProcessor
+from ingero.fleet.verdicts import VerdictService
 from ingero.transport.access import Access
 from ingero.transport.bearer import TokenScope
 from ingero.transport.bounded import read_request_body
@@ -26,8 +27,11 @@ MAX_REQUEST_BYTES = 4096
 T = TypeVar("T", SilenceRequest, LiftRequest)
 
 
-def silence_routes(silences: Silences, access: Access) -> list[Route]:
+def silence_routes(
+    verdicts: VerdictService, processor: FleetProcessor, access: Access
+) -> list[Route]:
     """Return the routes that `ingero silence` uses."""
+    silences = verdicts.silences
 
     async def listed(request: Request) -> Response:
         key = key_of(request)
@@ -42,6 +46,13 @@ def silence_routes(silences: Silences, access: Access) -> list[Route]:
         asked = await _asked(request, access, SilenceRequest)
         if isinstance(asked, Response):
             return asked
+        if not asked.force and not _is_known(asked, verdicts, processor):
+            where = f"cluster {asked.cluster!r}" if asked.cluster else "any cluster"
+            unknown = (
+                f"no node or job {asked.target!r} reports in {where}; "
+                "check its name with `ingero status --all`, or use --force"
+            )
+            return error_response(unknown, HTTPStatus.UNPROCESSABLE_ENTITY)
         try:
             return json_response(silences.put(asked, time.time()))
         except StoreError as error:
@@ -64,6 +75,23 @@ def silence_routes(silences: Silences, access: Access) -> list[Route]:
         Route(FLEET_SILENCES, started, methods=["POST"]),
         Route(FLEET_SILENCES_LIFT, lifted, methods=["POST"]),
     ]
+
+
+def _is_known(asked: SilenceRequest, verdicts: VerdictService, processor: FleetProcessor) -> bool:
+    """Tell whether a node or job of that name has reported to this Fleet, and still may."""
+    for name, cluster in processor.clusters.items():
+        if asked.cluster in (None, name):
+            reports = (cluster.roster.reports[row] for row in cluster.roster.rows.values())
+            if asked.target in cluster.roster.rows or any(
+                report is not None and report.job == asked.target for report in reports
+            ):
+                return True
+    return any(
+        asked.target in (member.node, member.job)
+        for name, judged in verdicts.clusters.items()
+        if asked.cluster in (None, name)
+        for member in judged.engine.registry.members
+    )
 
 
 async def _asked(request: Request, access: Access, kind: type[T]) -> T | Response:

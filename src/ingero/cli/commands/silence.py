@@ -29,6 +29,7 @@ Request = TypeVar("Request", SilenceRequest, LiftRequest)
 )
 @click.option("--why", help="Reason for the silence, shown to others.")
 @click.option("--cluster", help="Cluster of the node or job; all clusters if omitted.")
+@click.option("--force", is_flag=True, help="Silence a node or job that Fleet has never seen.")
 @FLEET_URL
 @AS_JSON
 @FLEET_CA
@@ -38,6 +39,7 @@ def command(
     how_long: float | None,
     why: str | None,
     cluster: str | None,
+    force: bool,
     fleet: str,
     as_json: bool,
     ca_cert: Path | None,
@@ -47,6 +49,9 @@ def command(
     The node or job is measured and judged as before: its verdicts, their events and series carry
     `silenced`, and the shipped Prometheus alerts leave them out. `ingero status` shows who is
     silenced until when, and its exit status is no longer 1 because of them.
+
+    A node or job that Fleet has never seen is refused, because its name may be misspelt; --force
+    silences it all the same.
 
     `ingero silence list` shows all silences and `ingero silence lift` ends one; lifting what is not
     silenced exits with 1.
@@ -71,7 +76,9 @@ def command(
         raise click.UsageError(
             'give duration and reason: `ingero silence NODE|JOB --for 2h --why "..."`'
         )
-    request = _checked(SilenceRequest(target=target, for_s=how_long, why=why, cluster=cluster))
+    request = _checked(
+        SilenceRequest(target=target, for_s=how_long, why=why, cluster=cluster, force=force)
+    )
     silence = client.post(FLEET_SILENCES, request, Silence)
     print_json(msgspec.to_builtins(silence)) if as_json else _show([silence])
     return 0

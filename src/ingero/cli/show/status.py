@@ -91,11 +91,17 @@ def _headline(cluster: ClusterStatus[NodeStatus]) -> str:
     return f"{name}: {counts or 'no nodes'}; {threshold}{tail}"
 
 
+def _state(node: NodeStatus) -> str:
+    if node.straggler:
+        return "silenced" if node.silenced else "SLOW"
+    return node.state
+
+
 def _table(nodes: Sequence[NodeStatus], threshold: float | None) -> str:
     rows = [
         (
             node.node_id,
-            "SLOW" if node.straggler else node.state,
+            _state(node),
             "–" if node.score is None else f"{node.score:.3f}",
             "–" if not threshold else f"{threshold:.3f}",
             "" if node.straggler_for_s is None else ago(node.straggler_for_s),

@@ -36,7 +36,7 @@ def _row(verdict: Verdict, now_s: float) -> tuple[str, ...]:
     return (
         verdict.node or verdict.shared or "all",
         "" if verdict.rank is None else str(verdict.rank),
-        _WORDS.get(verdict.state, verdict.state),
+        "silenced" if _is_muted(verdict) else _WORDS.get(verdict.state, verdict.state),
         verdict.cause_class,
         loss_text(verdict),
         ago(max(now_s - verdict.since, 0.0)),
@@ -44,6 +44,11 @@ def _row(verdict: Verdict, now_s: float) -> tuple[str, ...]:
         verdict.episode,
         f"silenced {verdict.silenced}" if verdict.silenced else "",
     )
+
+
+def _is_muted(verdict: Verdict) -> bool:
+    """Whether somebody is blamed, and an operator knows."""
+    return verdict.state is VerdictState.STRAGGLER and bool(verdict.silenced)
 
 
 def loss_text(verdict: Verdict) -> str:
