@@ -130,15 +130,32 @@ def run_query(
     connection = connect_readonly(path)
     text, watch = _BoundedText(), _Watch(limits.timeout_s, has_left)
     try:
-        _guard(connection, text, watch)
+        _guard(connection, text, watch, _names_operations(statement))
         return _run(connection, statement, limits, text, watch)
     finally:
         connection.close()
         text.close()
 
 
-def _guard(connection: sqlite3.Connection, text: "_BoundedText", watch: "_Watch") -> None:
+def _names_operations(statement: str) -> bool:
+    words = (match[0].strip('"`[]').lower() for match in _TOKEN.finditer(statement))
+    return "operations" in words
+
+
+def _guard(
+    connection: sqlite3.Connection,
+    text: "_BoundedText",
+    watch: "_Watch",
+    needs_operations: bool = False,
+) -> None:
     """Restrict a read-only connection to what a stranger's SQL may do."""
+    connection.set_progress_handler(watch, _PROGRESS_STEPS)
+    if needs_operations:
+        from ingero.storage.operations import (  # noqa: PLC0415 - numpy is slow to load
+            add_operations_table,
+        )
+
+        add_operations_table(connection)
     for statement in (
         "query_only = ON",
         "trusted_schema = OFF",
@@ -153,7 +170,6 @@ def _guard(connection: sqlite3.Connection, text: "_BoundedText", watch: "_Watch"
         connection.setlimit(category, limit)
     text.replace_in(connection)
     connection.set_authorizer(_authorize)
-    connection.set_progress_handler(watch, _PROGRESS_STEPS)
 
 
 def _run(

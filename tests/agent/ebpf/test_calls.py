@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.agent.ebpf.layout import FLAG_FAILED, FLAG_SAMPLED, FLAG_SLOW, bucket_floor_ns
+from ingero.agent.ebpf.layout import FLAG_FAILED, FLAG_SAMPLED, FLAG_SLOW
 from ingero.agent.ebpf.loader.links import ProbeStyle
 from ingero.agent.ebpf.slots import Recording
 from ingero.contract.events import MemcpyKind, Source
+from ingero.core.recording.histogram import bucket_floor_ns
 
 RUNTIME = "rt = load('libcudart.so.12')\n"
 

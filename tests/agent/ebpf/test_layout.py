@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.agent.ebpf.layout import BUCKETS, bucket_floor_ns
+from ingero.core.recording.histogram import BUCKETS, bucket_floor_ns
 
 FLOORS = np.array([bucket_floor_ns(bucket) for bucket in range(BUCKETS)], np.uint64)
 

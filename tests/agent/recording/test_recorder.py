@@ -127,7 +127,7 @@ def test_the_kernel_counts_what_comes_only_as_samples(sink: RowSink) -> None:
 def test_durations_are_scaled_up_when_only_some_calls_are_timed() -> None:
     aggregator = Aggregator()
     aggregator.add_counted([counted(1000, 10, 10 * 50 * US, [0, 10, 0, 0, 0, 0], 90 * US)], LATER)
-    [(_, fives), _] = aggregator.due(LATER, is_last=True)
+    [(_, fives), *_] = aggregator.due(LATER, is_last=True)
     assert [tuple(row)[4:9] for row in fives] == [(1000, 0, 1000 * 50 * US, 10 * US, 90 * US)]
 
 
@@ -149,7 +149,7 @@ def test_page_allocations_are_bytes_not_time() -> None:
     aggregator.add_records(
         events("mm_page_alloc_summary", 1, at=LATER, arg0=5, arg1=5 * 4096), np.array([False])
     )
-    [(_, fives), _] = aggregator.due(LATER, is_last=True)
+    [(_, fives), *_] = aggregator.due(LATER, is_last=True)
     assert [tuple(row)[1:] for row in fives] == [(3, 3, PID, 5, 0, 0, 0, 0, 5 * 4096)]
 
 
@@ -157,7 +157,7 @@ def test_a_probe_that_began_anew_is_not_a_negative_count() -> None:
     aggregator = Aggregator()
     aggregator.add_counted([counted(1000, 1000, 900 * MS, [0, 1000, 0, 0, 0, 0])], LATER)
     aggregator.add_counted([counted(10, 10, 1 * MS, [0, 10, 0, 0, 0, 0])], LATER)
-    [(_, fives), _] = aggregator.due(LATER, is_last=True)
+    [(_, fives), *_] = aggregator.due(LATER, is_last=True)
     assert [tuple(row)[4] for row in fives] == [1010]
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes
 from ingero.agent.ebpf.calibrate import ProbeCost
 from ingero.agent.ebpf.functions import FUNCTIONS, Kind, Rate
-from ingero.agent.ebpf.layout import BUCKETS, bucket_floor_ns
 from ingero.agent.processes.discover import Library
 from ingero.core.recording.governor import GovernorPolicy, Load, ProbeLevel, Watch, decide
+from ingero.core.recording.histogram import FLOORS_NS
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +29,7 @@ _RETRY_OFF_S: Final = 30.0
 _WAIT_FLOOR_NS: Final = (
     32_768  # a longer CUDA call is waiting for the GPU; a shorter one is working
 )
-_WAIT_WEIGHTS: Final = np.array(
-    [
-        bucket_floor_ns(bucket) if bucket_floor_ns(bucket) >= _WAIT_FLOOR_NS else 0
-        for bucket in range(BUCKETS)
-    ],
-    np.float64,
-)
+_WAIT_WEIGHTS: Final = np.where(FLOORS_NS >= _WAIT_FLOOR_NS, FLOORS_NS, 0).astype(np.float64)
 _KEPT_CHANGES: Final = 1000
 
 SetMode = Callable[[int, int, ProbeMode], None]

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-BUCKETS: Final = 128
-FIRST_OCTAVE: Final = 8
+from ingero.core.recording.histogram import BUCKETS
+
 COMM_BYTES: Final = 16
 MAX_FRAMES: Final = 64
 
@@ -97,15 +97,3 @@ class CgroupWait:
 def cookie_of(slot: int, function: int) -> int:
     """Return the cookie of a probe: the slot to count in and the function number."""
     return slot << 16 | function
-
-
-def bucket_floor_ns(bucket: int) -> int:
-    """Return the smallest duration that falls into a bucket.
-
-    There are four buckets per octave; the first one starts at zero.
-    """
-    if bucket == 0:
-        return 0
-    octave, quarter = divmod(bucket, 4)
-    base: int = 1 << (octave + FIRST_OCTAVE)
-    return base + quarter * base // 4

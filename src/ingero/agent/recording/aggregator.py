@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.events import PAGE_ALLOC, PAGE_ALLOC_SUMMARY, Source
-from ingero.core.recording.aggregate import AggregateRow, aggregate
+from ingero.core.recording.aggregate import AggregateRow, aggregate_with_durations
 from ingero.core.recording.event_columns import EventColumns
-from ingero.core.recording.histogram import BucketWindow, histogram_percentile
+from ingero.core.recording.histogram import FLOORS_NS, BucketWindow, histogram_percentile
 from ingero.core.recording.latency import ANOMALY_RATIO, OpSummary, SlowCalls, StatKey
-from ingero.storage.trace.database import Batch, upsert_aggregates_sql
+from ingero.core.recording.operations import Buckets, OpTotals, is_timed, to_buckets
+from ingero.storage.trace.database import ADD_DURATIONS, Batch, upsert_aggregates_sql
 from ingero.storage.trace.schema import FIVE_SECONDS_NS, MINUTE_NS
 
 MAX_KEYS: Final = 8192
@@ -49,15 +50,21 @@ class _Counted:
 
 
 class Aggregator:
-    """Adds up until a bucket has ended, then returns its rows once."""
+    """Adds up for five seconds, then returns what it counted once, by minute and by five seconds.
 
-    def __init__(self) -> None:
+    `totals` are the counts since the start, which are also those of the file.
+    """
+
+    def __init__(self, node: str = "") -> None:
+        self.node = node
         self.forgotten = 0
+        self.totals: OrderedDict[StatKey, OpTotals] = OrderedDict()
+        self._durations: dict[tuple[int, int, int, int], Buckets] = {}
         self._sums: dict[int, dict[tuple[int, int, int, int], list[int]]] = {
             size: {} for size, _ in _TABLES
         }
         self._counted: OrderedDict[StatKey, _Counted] = OrderedDict()
-        self._early: OrderedDict[StatKey, tuple[int, int]] = OrderedDict()
+        self._early: OrderedDict[StatKey, OpTotals] = OrderedDict()
 
     def add_records(self, events: EventColumns, stored: NDArray[np.bool_]) -> None:
         """Count records.
@@ -66,27 +73,37 @@ class Aggregator:
         records.
         """
         # a minute is a multiple of this
-        for row in aggregate(events, stored, FIVE_SECONDS_NS):
-            self._add_row(row)
+        rows, counts = aggregate_with_durations(events, stored, FIVE_SECONDS_NS)
+        for row, durations in zip(rows, counts, strict=True):
+            self._add_row(row, to_buckets(durations, FLOORS_NS))
 
-    def _add_row(self, row: AggregateRow) -> None:
+    def _add_row(self, row: AggregateRow, buckets: Buckets) -> None:
         start_ns, source, op, pid, count, kept, sum_ns, low_ns, high_ns, amount = row
         if (source, op) == PAGE_ALLOC_SUMMARY:
             return  # already in the totals of page allocations
         if (pid, source, op) in self._counted:
-            count, sum_ns, low_ns, high_ns = 0, 0, 0, 0
+            count, sum_ns, low_ns, high_ns, buckets = 0, 0, 0, 0, {}
         else:
-            self._remember((pid, source, op), count, sum_ns)
-        for size_ns, _ in _TABLES:
-            key = (start_ns // size_ns * size_ns, source, op, pid)
-            self._add(size_ns, key, count, kept, sum_ns, low_ns, high_ns, amount)
+            early = _entry(self._early, (pid, source, op))
+            early.add(count, sum_ns, low_ns, high_ns)
+            early.add_buckets(buckets)
+        values = (count, kept, sum_ns, low_ns, high_ns, amount)
+        self._add_everywhere(start_ns, (source, op, pid), values, buckets)
 
-    def _remember(self, key: StatKey, count: int, sum_ns: int) -> None:
-        """Keep what was recorded before the first total of the kernel, which includes it."""
-        before, before_ns = self._early.pop(key, (0, 0))
-        self._early[key] = (before + count, before_ns + sum_ns)
-        if len(self._early) > MAX_KEYS:
-            self._early.popitem(last=False)
+    def _add_everywhere(
+        self, at_ns: int, what: tuple[int, int, int], values: tuple[int, ...], buckets: Buckets
+    ) -> None:
+        for size_ns, _ in _TABLES:
+            self._add(size_ns, (at_ns // size_ns * size_ns, *what), *values)
+        source, op, pid = what
+        totals = _entry(self.totals, (pid, source, op))
+        count, _, sum_ns, low_ns, high_ns, _ = values
+        totals.add(count, sum_ns, low_ns, high_ns)
+        if is_timed((source, op)) and buckets:
+            totals.add_buckets(buckets)
+            minute = self._durations.setdefault((at_ns // MINUTE_NS * MINUTE_NS, *what), {})
+            for bounds, number in buckets.items():
+                minute[bounds] = minute.get(bounds, 0) + number
 
     def _add(self, size_ns: int, key: tuple[int, int, int, int], *values: int) -> None:
         sums = self._sums[size_ns].get(key)
@@ -105,7 +122,7 @@ class Aggregator:
     def add_counted(self, rows: Sequence[CountedRow], now_ns: int) -> None:
         """Add the totals of the kernel; increases belong to the present bucket."""
         for row in rows:
-            state = self._state((row.pid, row.source, row.op))
+            state, early = self._state((row.pid, row.source, row.op))
             # a new process has this pid: its probe started at zero
             is_another = row.calls < state.calls or row.sum_ns < state.sum_ns
             if is_another:
@@ -123,7 +140,7 @@ class Aggregator:
                 row,
             )
             if calls:
-                self._add_delta(row, now_ns, calls, timed, sum_ns, fresh)
+                self._add_delta(row, now_ns, calls, timed, sum_ns, fresh, early)
 
     def _add_delta(
         self,
@@ -133,6 +150,7 @@ class Aggregator:
         timed: int,
         sum_ns: int,
         fresh: NDArray[np.int64],
+        early: Buckets,
     ) -> None:
         amount = 0
         if (row.source, row.op) == PAGE_ALLOC:
@@ -148,29 +166,28 @@ class Aggregator:
             )
             # only some calls are timed when probing is reduced
             sum_ns = sum_ns * calls // timed if timed else 0
-        for size_ns, _ in _TABLES:
-            bucket = now_ns // size_ns * size_ns
-            self._add(
-                size_ns,
-                (bucket, row.source, row.op, row.pid),
-                calls,
-                0,
-                sum_ns,
-                low_ns,
-                high_ns,
-                amount,
-            )
+        new = to_buckets(fresh, row.floors_ns)
+        buckets = {
+            bounds: count - early.get(bounds, 0)
+            for bounds, count in new.items()
+            if count > early.get(bounds, 0)
+        }
+        values = (calls, 0, sum_ns, low_ns, high_ns, amount)
+        self._add_everywhere(now_ns, (row.source, row.op, row.pid), values, buckets)
 
-    def _state(self, key: StatKey) -> _Counted:
+    def _state(self, key: StatKey) -> tuple[_Counted, Buckets]:
+        """Return the state of an operation, and the durations of records that its total repeats."""
         state = self._counted.get(key)
+        early = OpTotals()
         if state is None:
-            count, sum_ns = self._early.pop(key, (0, 0))
-            state = self._counted[key] = _Counted(BucketWindow(), count, count, sum_ns)
+            early = self._early.pop(key, early)
+            state = _Counted(BucketWindow(), early.count, early.count, early.total_ns)
+            self._counted[key] = state
             if len(self._counted) > MAX_KEYS:
                 self._counted.popitem(last=False)
                 self.forgotten += 1
         self._counted.move_to_end(key)
-        return state
+        return state, early.buckets
 
     def improve(self, summaries: Sequence[OpSummary]) -> list[OpSummary]:
         """Replace counts and percentiles of sampled operations with those of the kernel."""
@@ -198,14 +215,32 @@ class Aggregator:
         return sorted(found.values(), key=lambda summary: -summary.total_ns)
 
     def due(self, now_ns: int, *, is_last: bool = False) -> Batch:
-        """Return the rows of ended buckets, with `is_last` of all."""
-        batch: Batch = []
-        for size_ns, table in _TABLES:
-            sums = self._sums[size_ns]
-            limit = now_ns + size_ns if is_last else now_ns // size_ns * size_ns
-            keys = [key for key in sums if key[0] < limit]
-            rows = [(*key, *values) for key, values in ((key, sums.pop(key)) for key in keys)]
-            batch.append((upsert_aggregates_sql(table), list(rows)))
+        """Return the rows of ended five seconds, with `is_last` of all.
+
+        Rows of minutes are added up in the file, so that readers need not wait for their end.
+        """
+        short = self._sums[FIVE_SECONDS_NS]
+        limit = now_ns + FIVE_SECONDS_NS if is_last else now_ns // FIVE_SECONDS_NS * FIVE_SECONDS_NS
+        ended = [key for key in short if key[0] < limit]
+        if not ended:
+            return [(upsert_aggregates_sql(table), []) for _, table in _TABLES]
+        rows = [(*key, *short.pop(key)) for key in ended]
+        minutes = self._sums[MINUTE_NS]
+        durations = [
+            (self.node, *key, *bounds, count)
+            for key, buckets in self._durations.items()
+            for bounds, count in buckets.items()
+        ]
+        batch: Batch = [
+            (upsert_aggregates_sql("event_aggregates_5s"), list(rows)),
+            (
+                upsert_aggregates_sql("event_aggregates"),
+                [(*key, *values) for key, values in minutes.items()],
+            ),
+            (ADD_DURATIONS, list(durations)),
+        ]
+        minutes.clear()
+        self._durations.clear()
         return batch
 
 
@@ -216,3 +251,14 @@ def slow_of(summary: OpSummary, p50_ns: int) -> SlowCalls:
         return SlowCalls(np.empty(0, np.int64), np.empty(0, np.int64))
     is_slow = slow.end_ns - slow.start_ns >= ANOMALY_RATIO * p50_ns
     return SlowCalls(slow.start_ns[is_slow], slow.end_ns[is_slow])
+
+
+def _entry(known: OrderedDict[StatKey, OpTotals], key: StatKey) -> OpTotals:
+    """Return the totals of an operation; the least recently used are dropped first."""
+    totals = known.get(key)
+    if totals is None:
+        totals = known[key] = OpTotals()
+        if len(known) > MAX_KEYS:
+            known.popitem(last=False)
+    known.move_to_end(key)
+    return totals

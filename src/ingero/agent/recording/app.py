@@ -18,12 +18,12 @@ from ingero.agent.host.machine import HostSampler, has_moved, read_machine
 from ingero.agent.processes.info import ProcessCache, ProcessInfo, read_process
 from ingero.agent.recording.aggregator import CountedRow
 from ingero.agent.recording.annotate import INSERT_ANNOTATION, AnnotationServer
-from ingero.agent.recording.feed import FLOORS_NS
 from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.agent.stacks.resolver import StackResolver
 from ingero.contract.chain import Chain
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.rules import window_for
+from ingero.core.recording.histogram import FLOORS_NS
 from ingero.core.recording.latency import OpSummary
 from ingero.storage.trace.database import Batch, RecordingState, Row, TraceDb, insert_sql
 from ingero.storage.trace.writer import SizePolicy, TraceWriter
@@ -221,7 +221,7 @@ class TraceApp:
         return TraceView(
             wall_s=time.monotonic() - self._began_s,
             sample=self._sample,
-            operations=self.recorder.summaries(),
+            operations=self.recorder.operations(),
             chains=self.recorder.chains,
             processes=self.recorder.processes.names(),
             events=totals.events,

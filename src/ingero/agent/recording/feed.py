@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ingero.agent.ebpf.batch import COLLECTIVE_OPS, EventBatch
 from ingero.agent.ebpf.functions import FUNCTIONS, Rate
-from ingero.agent.ebpf.layout import BUCKETS, bucket_floor_ns
 from ingero.agent.ebpf.tracer import HistogramRow
 from ingero.agent.nccl.rings import RingBatch
 from ingero.agent.processes.info import ProcessCache
@@ -20,9 +19,9 @@ from ingero.contract.collective import CollectiveSource, canonical_datatype
 from ingero.contract.events import Source
 from ingero.contract.nccl_ring import decode_text
 from ingero.core.recording.event_columns import EventColumns
+from ingero.core.recording.histogram import FLOORS_NS
 from ingero.storage.trace.database import Row, collective_row
 
-FLOORS_NS: Final = np.array([bucket_floor_ns(bucket) for bucket in range(BUCKETS)], np.int64)
 HOT_OPS: Final = frozenset((int(one.source), one.op) for one in FUNCTIONS if one.rate is Rate.HOT)
 _STAMPED_AT_END: Final = (int(Source.HOST), int(Source.IO), int(Source.NET))
 

@@ -6,7 +6,7 @@ get the time as an argument.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -49,19 +49,10 @@ _UPSERT_NAME: Final = insert_sql("process_names", ("pid", "name", "seen_at"), "I
 _UPSERT_STACK: Final = insert_sql("stack_traces", ("hash", "ips", "frames"))
 _UPSERT_PROCESS: Final = insert_sql(
     "processes",
-    (
-        "node",
-        "pid",
-        "start_time",
-        "name",
-        "seen_at",
-        "rank",
-        "local_rank",
-        "world_size",
-        "cgroup_id",
-    ),
+    ("node", "pid", "start_time", "name", "seen_at", "rank", "local_rank", "world_size",
+     "cgroup_id"),
     "INSERT OR REPLACE",
-)
+)  # fmt: skip
 _INSERT_CGROUP: Final = insert_sql("cgroup_metadata", ("cgroup_id", "container_id", "cgroup_path"))
 _INSERT_SNAPSHOT: Final = insert_sql(
     "system_snapshots", ("timestamp", "cpu_pct", "mem_pct", "mem_avail", "swap_mb", "load_avg")
@@ -163,7 +154,7 @@ class Recorder:
         self._samples = CallSampler()
         self._stats = TraceStats()
         self._finder = ChainFinder(policy.window_ns, Host(policy.cpus))
-        self._aggregator = Aggregator()
+        self._aggregator = Aggregator(policy.node)
         self._waits = CgroupWaits(policy.since_ns, lambda pid: self.processes.get(pid).cgroup_id)
         self._active: set[int] = set()
         self._stack_uses: dict[StackKey, int] = {}
@@ -307,11 +298,28 @@ class Recorder:
         return CgroupWaitTimes(self._waits.last, own)
 
     def summaries(self) -> list[OpSummary]:
-        """Return every operation of every process, most time first.
+        """Return the latest calls of every operation, to search for causes; most time first.
 
         Hot operations have the counts of the kernel.
         """
         return self._aggregator.improve(self._stats.summaries())
+
+    def operations(self) -> list[OpSummary]:
+        """Return the operations with their figures since the start, as the file has them."""
+        known = {(one.pid, *one.key): one for one in self._stats.summaries()}
+        found = []
+        for (pid, *op), totals in self._aggregator.totals.items():
+            key = (op[0], op[1])
+            figures = totals.figures(key, pid)
+            one = known.get((pid, *key)) or OpSummary(key, 0, 0, 0, pid=pid)
+            found.append(
+                replace(
+                    one, count=figures.count, total_ns=figures.total_ns, min_ns=figures.min_ns,
+                    max_ns=figures.max_ns, p50_ns=figures.p50_ns or 0, p95_ns=figures.p95_ns or 0,
+                    p99_ns=figures.p99_ns or 0,
+                )
+            )  # fmt: skip
+        return sorted(found, key=lambda one: -one.total_ns)
 
     def flush(
         self, now_ns: int, sample: SystemSample | None = None, *, is_last: bool = False

@@ -16,6 +16,7 @@ from ingero.cli.show.chains import print_chains, print_chains_json
 from ingero.cli.show.process_times import print_process_times
 from ingero.config.ingero import trace_database
 from ingero.core.durations import human_duration
+from ingero.storage.operations import OpFilter, read_operations
 from ingero.storage.trace.annotations import labels_of_chains
 from ingero.storage.trace.chain_replay import Span, derive_chains
 from ingero.storage.trace.chains import RecordedChain, read_chains
@@ -23,7 +24,7 @@ from ingero.storage.trace.query import (
     RECORDER_SILENT_NS,
     Kept,
     kept_events,
-    process_times,
+    read_processes,
     recorded_until,
 )
 from ingero.storage.trace.reading import reading
@@ -109,7 +110,7 @@ def command(
     span = _span(since, begin, end, last, is_default=db is None)
     with reading(trace_database(db)) as connection:
         if per_process:
-            print_process_times(process_times(connection, span.from_ns, span.to_ns), as_json)
+            _print_processes(connection, span, as_json)
             return FINE
         derived = (again or last is not None or pid > 0) and not chains
         found = _derive(connection, span, pid) if derived else _recorded(connection, span)
@@ -131,6 +132,12 @@ def _not_for_nodes(is_option: bool) -> click.UsageError:
         f"the nodes of {named} show their recorded chains, so only --since, --json and "
         "connection options are accepted; name a file with -d for the others"
     )
+
+
+def _print_processes(connection: sqlite3.Connection, span: Span, as_json: bool) -> None:
+    wanted = OpFilter(from_ns=span.from_ns, to_ns=span.to_ns)
+    operations = read_operations(connection, wanted)
+    print_process_times(operations, read_processes(connection), as_json)
 
 
 def _recorded(connection: sqlite3.Connection, span: Span) -> list[RecordedChain]:

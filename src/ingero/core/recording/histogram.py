@@ -2,11 +2,34 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 WINDOW_TICKS = 10
+BUCKETS: Final = 128  # as in agent/ebpf/probes/state.h
+FIRST_OCTAVE: Final = 8
+
+
+def bucket_floor_ns(bucket: int) -> int:
+    """Return the smallest duration that falls into a bucket.
+
+    There are four buckets per octave; the first one starts at zero.
+    """
+    if bucket == 0:
+        return 0
+    octave, quarter = divmod(bucket, 4)
+    base: int = 1 << (octave + FIRST_OCTAVE)
+    return base + quarter * base // 4
+
+
+FLOORS_NS: Final = np.array([bucket_floor_ns(bucket) for bucket in range(BUCKETS)], np.int64)
+
+
+def bucket_durations(durations: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the bucket of each duration, as the kernel computes it."""
+    return np.searchsorted(FLOORS_NS, np.maximum(durations, 0), side="right") - 1
 
 
 def histogram_percentile(

@@ -337,6 +337,15 @@ def _aggregates(
             f"{_LARGER_AGGREGATES if is_copy else ADD_AGGREGATES}",
             named if node == ":node" else {},
         )
+    if _columns(connection, "op_durations"):
+        keep = "max(count, excluded.count)" if is_copy else "count + excluded.count"
+        node = _node(connection, "op_durations")
+        yield Statement(
+            f"INSERT INTO main.op_durations SELECT {node}, bucket, source, op, pid, floor_ns, "
+            f"ceiling_ns, count FROM src.op_durations WHERE 1 ON CONFLICT DO UPDATE SET count = "
+            f"{keep}",
+            named,
+        )
     if _columns(connection, "event_aggregates_5s"):
         yield Statement(
             f"INSERT INTO main.event_aggregates_5s ({_AGGREGATE}) SELECT {_AGGREGATE} "

@@ -35,6 +35,12 @@ COLLECTIVE_COLUMNS: Final = (
 )  # fmt: skip
 
 
+ADD_DURATIONS: Final = (
+    "INSERT INTO op_durations (node, bucket, source, op, pid, floor_ns, ceiling_ns, count) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count"
+)
+
+
 class RecordingState(StrEnum):
     """Whether rows reach the disk."""
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from ingero.contract.events import Source, op_name, source_name
 from ingero.contract.node_api import (
     AGGREGATE_ABOVE_EVENTS,
@@ -25,8 +23,8 @@ from ingero.contract.node_api import (
     TopChain,
 )
 from ingero.contract.timestamps import rfc3339
-from ingero.core.recording.latency import WINDOW, percentile
-from ingero.errors import ForeignFile
+from ingero.core.recording.operations import OpFigures
+from ingero.storage.operations import OpFilter, read_operations
 from ingero.storage.trace.chains import NEWEST_FIRST, RecordedChain, read_chains
 from ingero.storage.trace.graphs import (
     BEGIN_CAPTURE,
@@ -38,12 +36,10 @@ from ingero.storage.trace.graphs import (
 )
 from ingero.storage.trace.query import RECORDER_SILENT_NS, recorded_until
 from ingero.storage.trace.reading import reading
-from ingero.storage.trace.rows import NOT_A_NUMBER, int_table
 from ingero.storage.trace.schema import table_columns
 
 READ_TIMEOUT_S: Final = 30.0
 RECENT_NS: Final = 60_000_000_000  # a system snapshot up to this old counts as current
-BUCKET_NS: Final = 60_000_000_000  # bucket length of `event_aggregates`
 MAX_CHAINS: Final = 10_000
 MAX_SNAPSHOTS: Final = 100_000  # one day at one per second
 
@@ -88,18 +84,18 @@ class NodeView:
             if connection is None:
                 return Ops("empty", [])
             system = system_now(connection, now_ns)
-            where, values = "timestamp >= ?", [since_ns]
-            if pid is not None:
-                where, values = f"{where} AND pid = ?", [*values, pid]
-            total = connection.execute(
-                f"SELECT count(*) FROM events WHERE {where}", values
-            ).fetchone()[0]
-            if not total:
+            wanted = OpFilter(
+                from_ns=since_ns, pid=pid, per_process=False, max_rows=AGGREGATE_ABOVE_EVENTS
+            )
+            found = read_operations(connection, wanted)
+            if not found:
                 return Ops("empty", [], system)
-            if total > AGGREGATE_ABOVE_EVENTS:
-                return Ops("aggregate", counted_ops(connection, since_ns, pid), system)
-            sql = f"SELECT source, op, duration FROM events WHERE {where} ORDER BY timestamp"
-            return Ops("percentile", _percentiles(connection.execute(sql, values)), system)
+            is_measured = any(one.p50_ns is not None for one in found)
+            return Ops(
+                "percentile" if is_measured else "aggregate",
+                [op_row(one) for one in found],
+                system,
+            )
 
     def chains(self, since_ns: int = 0) -> Chains:
         """Return the recorded chains, newest first."""
@@ -205,50 +201,13 @@ def _top(chains: list[RecordedChain]) -> TopChain | None:
     )
 
 
-def _percentiles(cursor: sqlite3.Cursor) -> list[OpRow]:
-    """Return percentiles over the latest calls of each operation, to describe the present."""
-    table = int_table(cursor.fetchall(), 3)
-    keys = table[:, 0] << 16 | table[:, 1]
-    found = []
-    for key in np.unique(keys):
-        durations = table[keys == key, 2]
-        ordered = np.sort(durations[-WINDOW:])
-        p50, p95, p99 = (percentile(ordered, share) // 1000 for share in (0.50, 0.95, 0.99))
-        row = OpRow(
-            op_name(key >> 16, key & 0xFFFF), source_name(key >> 16), len(durations), p50, p95, p99
-        )
-        found.append((-int(durations.sum()), row.operation, row))
-    return [row for *_, row in sorted(found, key=lambda item: item[:2])]
-
-
-def counted_ops(
-    connection: sqlite3.Connection, since_ns: int, pid: int | None = None
-) -> list[OpRow]:
-    """Return totals of every operation. The minute buckets also count events that have no row."""
-    rows = connection.execute(
-        "SELECT source, op, sum(count), sum(sum_dur) * 1.0 / sum(count), min(min_dur), "
-        "max(max_dur) FROM event_aggregates WHERE bucket >= ? AND pid = coalesce(?, pid) "
-        "GROUP BY source, op HAVING sum(count) > 0 ORDER BY sum(sum_dur) DESC",
-        (since_ns - since_ns % BUCKET_NS, pid),
-    ).fetchall()
-    if not rows:  # a recorder without buckets stores every event
-        rows = connection.execute(
-            "SELECT source, op, count(*), avg(duration), min(duration), max(duration) FROM events "
-            "WHERE timestamp >= ? AND pid = coalesce(?, pid) AND typeof(duration) = 'integer' "
-            "GROUP BY +source, +op ORDER BY total(duration) DESC",
-            (since_ns, pid),
-        ).fetchall()
-    try:
-        return [
-            OpRow(
-                op_name(s, o),
-                source_name(s),
-                n,
-                avg_us=mean / 1000,
-                min_us=low // 1000,
-                max_us=high // 1000,
-            )
-            for s, o, n, mean, low, high in rows
-        ]
-    except TypeError as error:
-        raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None
+def op_row(figures: OpFigures) -> OpRow:
+    """Return percentiles, or totals where percentiles are not known."""
+    row = OpRow(op_name(*figures.key), source_name(figures.key[0]), figures.count)
+    if figures.p50_ns is None or figures.p95_ns is None or figures.p99_ns is None:
+        row.avg_us = figures.mean_ns / 1000
+        row.min_us, row.max_us = figures.min_ns // 1000, figures.max_ns // 1000
+    else:
+        row.p50_us, row.p95_us = figures.p50_ns // 1000, figures.p95_ns // 1000
+        row.p99_us = figures.p99_ns // 1000
+    return row

@@ -26,6 +26,7 @@ _TIME_COLUMNS: Final = {
     "processes": "seen_at",
     "node_aggregates": "bucket",
     "node_snapshots": "timestamp",
+    "op_durations": "bucket",
 }
 _SPANNED: Final = ("events", "event_aggregates", "annotations", "collectives")
 _STAMP: Final = re.compile(r"\d{8}T\d{6}(\.\d{9})?Z(-[0-9a-f]{8})?")

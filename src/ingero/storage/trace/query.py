@@ -1,9 +1,9 @@
-"""Queries that every trace database answers: events by filter, time per process, events stored."""
+"""Queries that every trace database answers: events by filter, processes, events stored."""
 
 import sqlite3
 from dataclasses import dataclass
 
-from ingero.contract.events import Source, find_op, op_name, source_name
+from ingero.contract.events import find_op, op_name, source_name
 from ingero.errors import MalformedInput
 from ingero.storage.trace.schema import MAX_TIME_NS, table_columns
 
@@ -30,20 +30,6 @@ class EventFilter:
     pid: int | None = None
     op: str | None = None
     limit: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessTime:
-    """The total of one operation of one process."""
-
-    node: str
-    pid: int
-    name: str
-    op: str
-    is_gpu: bool
-    count: int
-    avg_ns: int
-    max_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,33 +130,6 @@ def _known_op(name: str) -> tuple[int, int]:
     if key is None:
         raise MalformedInput(f"no operation is called {name!r}; `SELECT name FROM ops` lists them")
     return key
-
-
-def process_times(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> list[ProcessTime]:
-    """Return where the processes spent their time, most first."""
-    present = set(table_columns(connection, "events"))
-    node = "CAST(e.node AS TEXT)" if "node" in present else "''"
-    comm = "nullif(max(e.comm), '')" if "comm" in present else "NULL"
-    rows = connection.execute(
-        f"SELECT {node} AS node, e.pid, coalesce({comm}, max(p.name), ''), e.source, e.op, "
-        "count(*), avg(e.duration), max(e.duration) FROM events e LEFT JOIN process_names p "
-        "ON p.pid = e.pid WHERE e.timestamp BETWEEN ? AND ? AND typeof(e.duration) = 'integer' "
-        "GROUP BY 1, 2, 4, 5 ORDER BY total(e.duration) DESC",
-        (from_ns, to_ns),
-    )
-    return [
-        ProcessTime(
-            node,
-            pid,
-            name,
-            op_name(source, op),
-            source in (Source.CUDA, Source.DRIVER),
-            count,
-            int(avg),
-            longest,
-        )
-        for node, pid, name, source, op, count, avg, longest in rows
-    ]
 
 
 def kept_events(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> Kept:

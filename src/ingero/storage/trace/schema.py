@@ -24,7 +24,8 @@ AGGREGATE_COLUMNS: Final = (
 )  # fmt: skip
 ADD_AGGREGATES: Final = (
     "DO UPDATE SET count = count + excluded.count, stored = stored + excluded.stored, "
-    "sum_dur = sum_dur + excluded.sum_dur, min_dur = min(min_dur, excluded.min_dur), "
+    "sum_dur = sum_dur + excluded.sum_dur, min_dur = CASE WHEN excluded.count = 0 THEN min_dur "
+    "WHEN count = 0 THEN excluded.min_dur ELSE min(min_dur, excluded.min_dur) END, "
     "max_dur = max(max_dur, excluded.max_dur), sum_arg0 = sum_arg0 + excluded.sum_arg0"
 )
 # anything larger is not a stack but an attempt to exhaust memory
@@ -126,6 +127,12 @@ OWN_TABLES: Final[dict[str, str]] = {
     pid INTEGER NOT NULL, count INTEGER NOT NULL, stored INTEGER NOT NULL, sum_dur INTEGER NOT NULL,
     min_dur INTEGER NOT NULL, max_dur INTEGER NOT NULL, sum_arg0 INTEGER NOT NULL,
     PRIMARY KEY (node, bucket, source, op, pid))""",
+    # how many calls of an operation took how long, per minute; every call counts, kept or not
+    "op_durations": """(
+    node TEXT NOT NULL, bucket INTEGER NOT NULL, source INTEGER NOT NULL, op INTEGER NOT NULL,
+    pid INTEGER NOT NULL, floor_ns INTEGER NOT NULL, ceiling_ns INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    PRIMARY KEY (bucket, source, op, pid, node, floor_ns, ceiling_ns)) WITHOUT ROWID""",
     # system_snapshots of several nodes in one file; empty in files of one node
     "node_snapshots": """(
     node TEXT NOT NULL, timestamp INTEGER NOT NULL, cpu_pct REAL NOT NULL, mem_pct REAL NOT NULL,

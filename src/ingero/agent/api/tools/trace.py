@@ -43,8 +43,9 @@ async def run_sql(context: AgentContext, question: SqlQuestion) -> ToolAnswer:
     Tables: events (timestamp, pid, tid, source, op, duration, arg0, arg1, ret_code, stack_hash,
     node, rank, comm), sources (id, name), ops (source_id, op_id, name, description), stack_traces
     (hash, frames), causal_chains, system_snapshots (timestamp, cpu_pct, mem_pct, swap_mb,
-    load_avg), event_aggregates (minutes; counts every event), processes (node, pid, name, rank),
-    collectives (op, rank, nranks, seq, size_bytes, start_ns, end_ns), annotations, sessions.
+    load_avg), operations (op, count, p50_ns, p99_ns), event_aggregates (minutes; all events),
+    processes (node, pid, name, rank), collectives (op, rank, nranks, seq, size_bytes, start_ns,
+    end_ns), annotations, sessions.
     `SELECT * FROM schema_info` explains units and has an example; `SELECT sql FROM sqlite_master`
     has every column. Names: JOIN ops o ON o.source_id = e.source AND o.op_id = e.op.
     """
