@@ -99,6 +99,15 @@ class StoreClient:
                 self._send(Stop())
                 await self._writer.drain()
             await wait_or_kill(process, STOP_TIMEOUT_S)
+            if process.returncode:
+                log.warning(
+                    "stopped_before_loaded",
+                    extra={
+                        "store_status": process.returncode,
+                        "requests": self._durable - self.applied_seq,
+                        "next": "nothing is lost: the journal keeps them for the next start",
+                    },
+                )
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
