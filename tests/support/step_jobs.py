@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ingero.core.blame.step_trace import Node, StepTrace
+
 FORWARD, BACKWARD = "forward", "backward"
 
 
@@ -46,6 +48,27 @@ def trace_rows(job: StepJob) -> list[dict[str, Any]]:
             gathered[replica] = ends
         rows += _finish(job, rng, step * 3 + 5, done)
     return rows
+
+
+def as_trace(rows: list[dict[str, Any]], gpus_per_worker: int = 1) -> StepTrace:
+    """The rows as arrays; every worker must have every operation in every step."""
+    keys = sorted({(row["stage"], row["optype"], row["seq_id"]) for row in rows})
+    node = {key: at for at, key in enumerate(keys)}
+    steps = sorted({row["step"] for row in rows})
+    replicas = 1 + max(row["dp_rank"] for row in rows)
+    stages = 1 + max(row["stage"] for row in rows)
+    start = np.full((len(keys), replicas, len(steps)), np.nan)
+    duration, ranks = start.copy(), np.zeros((replicas, stages), np.int64)
+    nodes: dict[int, Node] = {}
+    for row in rows:
+        at = node[row["stage"], row["optype"], row["seq_id"]]
+        place = (at, row["dp_rank"], steps.index(row["step"]))
+        start[place], duration[place] = row["start_ts"], row["duration"]
+        nodes[at] = Node(row["stage"], row["optype"], row["seq_id"], row["mc"], row["gmc"])
+        ranks[row["dp_rank"], row["stage"]] = row["rank"]
+    assert np.isfinite(start).all()
+    in_order = tuple(nodes[at] for at in range(len(keys)))
+    return StepTrace(in_order, start, duration, tuple(steps), ranks, ranks.size * gpus_per_worker)
 
 
 def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:

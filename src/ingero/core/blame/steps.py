@@ -25,6 +25,7 @@ from ingero.core.blame.suspects import Findings, Suspect, WorkerSteps, judge
 LOSS_FLOOR = 0.03  # of the step: a smaller loss is reported as evidence, not as a cause
 WORST_PERCENT = 3  # of the workers are the slowest ones in M_W
 MEASURABLE = 0.001  # of the ideal step: a smaller loss has no meaningful shares
+CORRELATED = 0.5  # forward and backward of a micro-batch, above which they vary together
 NEEDED_SHARE = 0.08  # a suspect whose fix saves less than this is only late because of others
 
 
@@ -303,7 +304,7 @@ def _evidence(
         f"unequal stages cost {structural_s:.3f} s a step, unequal micro-batches {data_s:.3f} s"
     )
     correlation = _forward_backward_correlation(job)
-    if correlation is not None and data_s >= LOSS_FLOOR * job.step_s:
+    if correlation >= CORRELATED and data_s >= LOSS_FLOOR * job.step_s:
         lines.append(
             "forward and backward of a micro-batch vary together "
             f"(correlation {correlation:.2f}): the data is the cause"
@@ -315,8 +316,11 @@ def _evidence(
     return lines
 
 
-def _forward_backward_correlation(job: _Job) -> float | None:
-    """Return the correlation of forward and backward times of micro-batches within a stage."""
+def _forward_backward_correlation(job: _Job) -> float:
+    """Return the correlation of forward and backward times of micro-batches within a stage.
+
+    It is 0 where one of them does not vary.
+    """
     pairs: list[tuple[Floats, Floats]] = []
     for stage in range(job.trace.stages):
         forward = job.busy_s[job.trace.nodes_where(frozenset({FORWARD}), stage)]
@@ -324,9 +328,9 @@ def _forward_backward_correlation(job: _Job) -> float | None:
         if forward.shape == backward.shape and forward.size:
             pairs.append(((forward / forward.mean()).ravel(), (backward / backward.mean()).ravel()))
     if not pairs:
-        return None
+        return 0.0
     x, y = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    return float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else None
+    return float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else 0.0
 
 
 def _notes(trace: StepTrace) -> tuple[str, ...]:

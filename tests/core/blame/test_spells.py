@@ -1,0 +1,137 @@
+"""Spells: the stretch of steps in which a rank is slow."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ingero.core.blame.recorded.spells import Spell, find_spells
+from ingero.core.blame.suspects import WorkerSteps
+
+Floats = NDArray[np.float64]
+
+
+def workers(own_s: Floats, cohort: list[int] | None = None) -> WorkerSteps:
+    count, steps = own_s.shape
+    roles = np.array(cohort or [0] * count, np.intp)
+    return WorkerSteps(own_s, np.full(steps, 4.0), roles, tuple(range(steps)))
+
+
+def job(steps: int, slow: dict[int, tuple[int, int, float]], count: int = 6) -> Floats:
+    """Return own times of 2 s; a slow worker has a factor between two steps."""
+    own = np.full((count, steps), 2.0)
+    for worker, (begin, end, factor) in slow.items():
+        own[worker, begin:end] *= factor
+    return own
+
+
+def stretches(own_s: Floats, cohort: list[int] | None = None) -> list[tuple[int, int, int]]:
+    _, spells = find_spells(workers(own_s, cohort))
+    return [(spell.worker, spell.begin, spell.end) for spell in spells]
+
+
+@pytest.mark.parametrize(("begin", "end"), [(300, 700), (0, 400), (250, 1000)])
+def test_a_fault_is_found_with_its_begin_and_end(begin: int, end: int) -> None:
+    own = job(1000, {3: (begin, end, 1.2)})
+    assert stretches(own) == [(3, begin, end)]
+    _, (spell,) = find_spells(workers(own))
+    assert spell.suspect.excess == pytest.approx(0.2)
+    assert spell.suspect.excess_s == pytest.approx(0.4)
+    assert np.flatnonzero(spell.columns(1000)).tolist() == list(range(begin, end))
+
+
+def test_a_lasting_fault_is_judged_over_the_whole_recording() -> None:
+    assert stretches(job(300, {3: (0, 300, 1.2)})) == [(3, 0, 300)]
+    assert stretches(job(300, {3: (20, 300, 1.2)})) == [(3, 0, 300)]  # 280 of 300: nearly all
+    assert stretches(job(300, {3: (31, 300, 1.2)})) == [(3, 31, 300)]  # 269 are not
+
+
+def test_two_faults_have_spells_of_their_own() -> None:
+    own = job(1000, {1: (100, 500, 1.2), 4: (600, 1000, 1.3)})
+    assert stretches(own) == [(1, 100, 500), (4, 600, 1000)]
+
+
+def test_the_heavier_of_two_stretches_counts() -> None:
+    own = job(1400, {1: (100, 400, 1.2)})
+    own[1, 800:1200] *= 1.3
+    assert stretches(own) in ([(1, 800, 1200)], [(1, 100, 1200)])
+
+
+@pytest.mark.parametrize(
+    ("steps", "length", "is_found"),
+    [(1000, 199, False), (1000, 200, True), (100, 49, False), (100, 50, True), (20, 15, False)],
+)
+def test_a_short_stretch_is_a_hiccup(steps: int, length: int, is_found: bool) -> None:
+    """200 steps last, or half of a short recording, but never fewer than 16."""
+    own = job(steps, {3: (steps - length, steps, 1.2)})
+    spells = stretches(own)
+    assert ((3, steps - length, steps) in spells) == is_found
+
+
+def test_an_excess_of_half_the_least_effect_ends_a_stretch() -> None:
+    for factor, begin in ((np.exp(0.0076), 100), (np.exp(0.0074), 400)):
+        own = job(1000, {3: (400, 800, 1.2)})
+        own[3, 100:400] = 2 * factor
+        assert stretches(own) == [(3, begin, 800)]
+
+
+def test_a_single_long_step_is_no_stretch() -> None:
+    own = job(2000, {3: (500, 501, 50.0)})
+    assert stretches(own) == []
+    own = job(2000, {3: (500, 1000, 1.2)})
+    own[3, 1500] = 200.0
+    assert stretches(own) == [(3, 500, 1000)]
+
+
+def test_a_worker_is_compared_with_the_others_of_its_role() -> None:
+    own = job(1000, {1: (300, 700, 1.2)}, count=3)
+    alone = np.full((1, 1000), 9.0)
+    alone[0, 300:700] = 20.0  # nobody has the same role
+    assert stretches(np.vstack([own, alone]), [0, 0, 0, 1]) == [(1, 300, 700)]
+
+
+def test_half_a_role_that_becomes_slow_together_has_no_spells() -> None:
+    own = job(1000, dict.fromkeys((0, 1, 2), (100, 1000, 1.2)))
+    findings, spells = find_spells(workers(own))
+    assert findings.split == (0, 1, 2)
+    assert spells == ()
+
+
+def test_stalls_are_numbered_in_the_steps_of_the_recording() -> None:
+    own = job(1000, {})
+    own[2, 400:900:10] *= 1.5
+    _, (spell,) = find_spells(workers(own))
+    assert set(spell.suspect.stalls) <= set(range(400, 900, 10))
+    assert len(spell.suspect.stalls) >= 40
+    assert spell.suspect.stall_period == 10
+
+
+def test_a_spell_ends_with_the_records_of_its_worker() -> None:
+    own = job(300, {3: (0, 300, 1.2)})
+    own[3, :40] = np.nan
+    own[3, 290:] = np.nan
+    assert stretches(own) == [(3, 40, 290)]
+    own[:] = np.nan
+    own[0] = 2.0
+    assert stretches(own) == []
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 500), st.integers(210, 400), st.floats(1.05, 3.0), st.integers(0, 5),
+    st.floats(0.01, 100.0),
+)  # fmt: skip
+def test_a_fault_anywhere_is_found_in_any_unit(
+    begin: int, length: int, factor: float, worker: int, unit: float
+) -> None:
+    own = unit * job(1000, {worker: (begin, begin + length, factor)})
+    assert stretches(own) == [(worker, begin, begin + length)]
+
+
+def test_columns_are_the_steps_of_the_spell() -> None:
+    _, (spell,) = find_spells(workers(job(300, {3: (0, 300, 1.2)})))
+    part: Spell = replace(spell, begin=2, end=4)
+    assert part.columns(6).tolist() == [False, False, True, True, False, False]
