@@ -1,4 +1,4 @@
-"""The answer about a step trace: numbers follow from the simulated job (F110)."""
+"""The answer about a step trace: numbers follow from the simulated job."""
 
 from dataclasses import replace
 
