@@ -75,6 +75,10 @@ wheelhouse: ## collect wheels and a slim NCCL for GPU tests on a machine without
 peers: ## install the programs that tests and benchmarks compare with: Collector, Perfetto (takes minutes; kept in ~/.cache/ingero/peers)
 	nice bench/peers/build.sh
 
+.PHONY: peers-inference
+peers-inference: $(READY) ## install a real vLLM on the CPU for tests, in an environment of its own (5.9 GB; kept in ~/.cache/ingero/peers)
+	nice bench/peers/inference.sh
+
 .PHONY: crash-echo
 crash-echo: $(READY) ## kill Echo and its store process 20 times under load; every acknowledged event must be stored exactly once
 	$(BIN)/python -m tests.e2e.echo_crash --kills 20

@@ -15,7 +15,7 @@ from ingero.contract import api_paths
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ingero"
 DOCS = ROOT / "docs"
-FLAGS_OF_OTHERS = {"--help", "--version", "--nproc-per-node"} | {
+FLAGS_OF_OTHERS = {"--help", "--version", "--nproc-per-node", "--enable-metrics"} | {
     f"--{name}"
     for name in (
         *("cacert", "data", "fail-with-body", "header", "show-error", "silent"),  # curl

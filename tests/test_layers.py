@@ -27,6 +27,7 @@ LAYERS = [  # from the top; names on one line never import each other
 ]
 AGENT_GROUPS = [  # inside agent, the same rule
     {"api", "push", "recording"},
+    {"engines"},
     {"checks", "causes"},
     {"stacks"},
     {"ebpf", "nccl"},

@@ -25,6 +25,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("run", NODE, "start a job with timed collectives", f"{_NODE}.run:command"),
     ("annotate", NODE, "mark a step or phase in the recording", f"{_NODE}.annotate:command"),
     ("fleet-push", NODE, "push this node's health to Fleet", f"{_NODE}.fleet_push:command"),
+    ("ready", NODE, "say whether an inference engine is ready", f"{_NODE}.ready:command"),
     ("dashboard", NODE, "serve this node's page and API", f"{_NODE}.dashboard:command"),
     ("mcp", NODE, "serve this node's tools to an AI assistant", f"{_NODE}.mcp:command"),
     ("ask", NODE, "ask one of those tools from the shell", f"{_NODE}.mcp:ask"),

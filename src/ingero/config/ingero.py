@@ -19,6 +19,7 @@ from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
 from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.score import ScorePolicy, Weights
+from ingero.core.inference.heartbeat import STALL_AFTER_S
 from ingero.core.setting import same_setting, setting
 from ingero.errors import ConfigError
 from ingero.storage.caller import caller, home
@@ -156,6 +157,21 @@ class SignalsConfig:
         help="Send signals of each rank's process and GPU and the causal chains that the recorder "
         "finds, and look for a few seconds at a rank that Fleet asks about, to name why it is "
         "slow.",
+    )
+    engines: bool = setting(
+        True,
+        flag="--engines/--no-engines",
+        help="Find the inference engines on this node and read their metrics pages every second, "
+        "to name one that stalls or is slower than its replicas.",
+    )
+    engine_stall_s: float = setting(
+        STALL_AFTER_S,
+        key="engine_stall_after",
+        duration=True,
+        range=(2.0, 600.0),
+        flag="--engine-stall-after",
+        help="Time without a step, while requests wait, after which an inference engine is "
+        "stalled; at least three times its longest step so far.",
     )
 
 

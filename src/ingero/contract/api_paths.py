@@ -15,6 +15,7 @@ HEALTHZ: Final = "/healthz"
 READYZ: Final = "/readyz"
 PROMETHEUS: Final = "/metrics"  # what a Prometheus server scrapes
 MCP: Final = "/mcp"
+READY_ENGINE: Final = "/ready/engine"  # agent: whether the inference engine on ?port=N is ready
 
 # Fleet
 FLEET_THRESHOLD: Final = "/api/v1/threshold"

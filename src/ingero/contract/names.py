@@ -71,6 +71,38 @@ CAUSE_KIND: Final = "ingero.cause.kind"
 CAUSE_TEXT: Final = "ingero.cause.text"
 ASK_NUMBER: Final = "ingero.ask"
 
+# Inference engines: one resource per engine, or per data-parallel rank of one, in a push of its own
+ENGINE_PREFIX: Final = "ingero.engine."  # of every metric and attribute of an engine
+ENGINE_KIND: Final = "ingero.engine.kind"  # vllm, sglang, tensorrt-llm, triton or tgi
+ENGINE_MODEL: Final = "ingero.engine.model"
+ENGINE_PORT: Final = "ingero.engine.port"
+ENGINE_PID: Final = "ingero.engine.pid"
+ENGINE_RANK: Final = "ingero.engine.rank"  # data-parallel rank
+ENGINE_WAITS: Final = "ingero.engine.waits"  # where each worker of a stalled engine waits
+ENGINE_HEALTH: Final = "ingero.engine.health"  # status of the health page of a stalled engine
+ENGINE_UP: Final = "ingero.engine.up"  # 1 while the metrics page answers
+ENGINE_STALLED: Final = "ingero.engine.stalled_seconds"
+# What an engine did since the last report, by field of `EngineReport`; times are means.
+ENGINE_METRICS: Final = {
+    "running": "ingero.engine.requests_running",
+    "waiting": "ingero.engine.requests_waiting",
+    "waiting_capacity": "ingero.engine.requests_waiting_for_capacity",
+    "waiting_deferred": "ingero.engine.requests_deferred",
+    "paused": "ingero.engine.requests_paused",
+    "kv_usage": "ingero.engine.kv_cache_usage_ratio",
+    "preemptions_per_s": "ingero.engine.preemptions_per_second",
+    "steps_per_s": "ingero.engine.steps_per_second",
+    "step_s": "ingero.engine.step_seconds",
+    "step_tokens": "ingero.engine.tokens_per_step",
+    "first_token_s": "ingero.engine.time_to_first_token_seconds",
+    "request_s": "ingero.engine.request_seconds",
+    "queue_s": "ingero.engine.queue_seconds",
+    "prefill_s": "ingero.engine.prefill_seconds",
+    "decode_s": "ingero.engine.decode_seconds",
+    "prompt_tokens_per_s": "ingero.engine.prompt_tokens_per_second",
+    "generation_tokens_per_s": "ingero.engine.generation_tokens_per_second",
+}
+
 # Collectives
 COLLECTIVE_DURATION_MS: Final = "nccl.collective.duration_ms"
 COLLECTIVE_BARRIER_WAIT_MS: Final = "nccl.collective.barrier_wait_ms"

@@ -17,6 +17,7 @@ class VerdictState(StrEnum):
     SUSPECT = "suspect"
     STRAGGLER = "straggler"
     LATE = "late"  # behind its peers, but the job does not lose time by it
+    OVERLOADED = "overloaded"  # an inference engine gets more work than it can do; not a fault
     RECOVERING = "recovering"
     RESOLVED = "resolved"
     FLEET_EVENT = "fleet_event"
@@ -33,6 +34,8 @@ class CauseClass(StrEnum):
     STALL = "stall"
     STRUCTURAL = "structural"
     DATA_IMBALANCE = "data_imbalance"
+    KV_CACHE = "kv_cache"  # of an inference engine: requests are pushed out of its memory
+    QUEUE = "queue"  # of an inference engine: requests arrive faster than they are served
     FLEET = "fleet"
     UNKNOWN = "unknown"
 
@@ -75,6 +78,7 @@ class Verdict(
     confidence: float | None = None
     evidence: str = ""
     next_step: str = ""
+    engine: str = ""  # kind, port and process of an inference engine; `job` is then its model
     silenced: str = ""  # until when and why an operator silenced the node or job
 
 

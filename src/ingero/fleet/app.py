@@ -19,6 +19,7 @@ from ingero.config.fleet_exporters import (
 from ingero.config.providers import load_providers
 from ingero.config.rates import encode_rates, load_rates
 from ingero.contract.exposition import render
+from ingero.contract.measurements.engines import is_of_engines
 from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
@@ -28,6 +29,7 @@ from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.causes.metrics import cause_families
+from ingero.fleet.engines.metrics import engine_families
 from ingero.fleet.episodes.book import EpisodeBook
 from ingero.fleet.episodes.files import EpisodeFiles
 from ingero.fleet.episodes.metrics import episode_families
@@ -181,8 +183,9 @@ class FleetService:
         request = with_provider(request, self._providers, address)
         at_s = now_s + self.unix_offset_s
         self._record(PUSH, at_s, cluster, lambda: encode_protobuf(request))
-        is_first = cluster not in self.verdicts.clusters
-        self.episodes.push(request, cluster, at_s, is_first=is_first)
+        if not is_of_engines(request):
+            is_first = cluster not in self.verdicts.clusters
+            self.episodes.push(request, cluster, at_s, is_first=is_first)
         self.verdicts.take(request, cluster, at_s)
         self.verdicts.causes.take(request, cluster, at_s)
 
@@ -241,6 +244,7 @@ class FleetService:
             cluster_families(self.processor)
             + verdict_families(self.verdicts)
             + cause_families(self.verdicts)
+            + engine_families(self.verdicts.engines)
             + recording_families(self._inputs)
             + live_families(self.live)
             + episode_families(self.episodes, self.episode_files)

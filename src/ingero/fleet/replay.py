@@ -61,12 +61,16 @@ def replay(folder: Path) -> Replay:
         elif entry.kind == TICK:
             result.ticks += 1
             for cluster, verdict in service.tick(entry.at_s):
-                peers = tuple(service.clusters[cluster].engine.peer_reasons(verdict))
+                peers = () if verdict.engine else _peers(service, cluster, verdict)
                 pending.append((cluster, encode_one(verdict), len(result.verdicts)))
                 result.verdicts.append(Replayed(entry.at_s, cluster, verdict, False, peers))
         elif entry.kind == VERDICT:
             _compare(result, pending, entry.cluster, entry.body)
     return result
+
+
+def _peers(service: VerdictService, cluster: str, verdict: Verdict) -> tuple[PeerReason, ...]:
+    return tuple(service.clusters[cluster].engine.peer_reasons(verdict))
 
 
 def _compare(

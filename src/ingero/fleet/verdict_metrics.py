@@ -143,6 +143,7 @@ def _labels(cluster: str, verdict: Verdict) -> Labels:
     return (
         ("class", str(verdict.cause_class)),
         ("cluster_id", cluster),
+        *((("engine", verdict.engine),) if verdict.engine else ()),
         ("episode", verdict.episode),
         ("ingero_job", verdict.job or ""),  # Prometheus owns the label `job`
         ("node_id", verdict.node),

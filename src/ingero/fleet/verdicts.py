@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
+from ingero.contract.measurements.engines import is_of_engines
 from ingero.contract.measurements.ranks import Measured, decode_ranks
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import cut_label, problem_with_id
 from ingero.contract.verdict import Verdict, encode_verdicts
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.fleet.causes.book import CauseBook
+from ingero.fleet.engines.book import EngineBook
 from ingero.fleet.silences import Silences
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class VerdictService:
         self.counters = VerdictCounters()
         self.silences = silences or Silences()
         self.causes = causes or CauseBook()
+        self.engines = EngineBook(rates, max_clusters)
         self._now_s = 0.0  # of the last tick
         self._pending = 0  # collectives of all clusters that wait for the next tick
         self._rates = rates
@@ -58,6 +61,9 @@ class VerdictService:
 
     def take(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
         """Take the measurements of one push."""
+        self.engines.take(request, cluster, now_s)
+        if is_of_engines(request):
+            return  # as agents send them, in pushes of their own
         found = self.clusters.get(cluster)
         if found is None:
             if len(self.clusters) >= self._max_clusters:
@@ -86,6 +92,8 @@ class VerdictService:
         texts: dict[tuple[str, str], str] = {}
         for name, cluster in self.clusters.items():
             changed += [(name, verdict) for verdict in cluster.tick(now_s, self._policy.stale_s)]
+        changed += self.engines.tick(now_s)
+        for name in self.clusters.keys() | self.engines.judges.keys():
             texts |= self._reply_texts(name)
         # The receiver holds a reference to this dictionary, so it is changed in place.
         self.texts.clear()
@@ -114,14 +122,22 @@ class VerdictService:
         """Return a cluster's open verdicts and those resolved within the last minute."""
         found = self.clusters.get(cluster)
         verdicts = [] if found is None else found.recent()
+        verdicts += self.engines.recent(cluster)
         return [self.mark(cluster, verdict) for verdict in verdicts]
 
     def open_verdicts(self) -> list[tuple[str, Verdict]]:
         """Return (cluster, verdict) for each open verdict, with its silence if it has one."""
+        return [(name, self.mark(name, verdict)) for name, verdict in self.current()]
+
+    def current(self) -> list[tuple[str, Verdict]]:
+        """Return (cluster, verdict) for each open verdict, as it was decided."""
         return [
-            (name, self.mark(name, verdict))
-            for name, cluster in sorted(self.clusters.items())
-            for verdict in cluster.engine.current()
+            (name, verdict)
+            for name in sorted(self.clusters.keys() | self.engines.judges.keys())
+            for verdict in (
+                *(self.clusters[name].engine.current() if name in self.clusters else ()),
+                *self.engines.open(name),
+            )
         ]
 
     def mark(self, cluster: str, verdict: Verdict) -> Verdict:

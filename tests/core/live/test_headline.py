@@ -33,6 +33,19 @@ SLOW = verdict(rank=11, job="llama", loss=0.12, loss_error=0.004, usd_per_hour=9
             "gpu-07 is slow; its job loses at most 8.0%; clock 900 MHz, peers 1980 MHz.",
         ),
         (
+            (
+                verdict(
+                    job="m", engine="vllm on port 1, pid 2", cause_class=CauseClass.HANG,
+                    evidence="no step", cause="a worker is stopped",
+                ),
+            ), {}, "slow",
+            "m on gpu-07 (vllm on port 1, pid 2) is stalled: no step; a worker is stopped.",
+        ),
+        (
+            (verdict(job="m", engine="vllm on port 1, pid 2", loss=0.5, usd_per_hour=2.0),), {},
+            "slow", "m on gpu-07 (vllm on port 1, pid 2) is slow; it loses 50.0%, $2.00 an hour.",
+        ),
+        (
             (verdict("fleet_event", node="", job="j", evidence="all ranks by 9%"),), {},
             "fleet_event", "Nobody alone is to blame in job j: all ranks by 9%.",
         ),

@@ -57,6 +57,15 @@ def read(path: str) -> bytes:
         os.close(file)
 
 
+def read_all(path: str, most: int) -> bytes:
+    """Return a longer file of /proc, up to `most` bytes; empty when it cannot be read."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a kernel file
+            return file.read(most)
+    except OSError:
+        return b""
+
+
 def thread_ids(pid: int) -> list[int]:
     """Return the threads of a process, at most MAX_THREADS."""
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ingero.agent.causes.gpu_signals import GpuSignals
 from ingero.agent.causes.watch import CauseWatch
+from ingero.agent.engines.watch import EngineWatch
 from ingero.agent.host import identity as who
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.sockets import own_socket
@@ -21,12 +22,14 @@ from ingero.agent.push.chains import ChainReports
 from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.connect import Connections
+from ingero.agent.push.engines import engine_families, watch_engines
 from ingero.agent.push.loop import LoopSettings, PushLoop
 from ingero.agent.push.rank_processes import AskedClient, watched
 from ingero.agent.push.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.push.spans import EpisodeSpans
 from ingero.agent.push.step_feed import StepFeed
 from ingero.config.ingero import CollectivesFrom, IngeroConfig, trace_database
+from ingero.contract.exposition import Family
 from ingero.contract.push.encode import StragglerEvent
 from ingero.contract.straggler import SOCKET_NAME
 from ingero.contract.types import Identity, NodeState
@@ -52,6 +55,7 @@ class AgentOptions:
     stub: bool = False
     replay: Path | None = None
     metrics_listen: str | None = None
+    ready_listen: str | None = None
     max_ticks: int | None = None
     persist: bool = True
     source: SignalSource | None = None  # a simulated node provides its own signals
@@ -79,6 +83,7 @@ class Agent:
             )
         self.config = config
         self.options = options
+        self._has_own_signals = not (options.stub or options.replay or options.source)
         self.identity = Identity(
             node=fleet.node_id or config.agent.node or who.default_node(),
             cluster=fleet.cluster_id,
@@ -104,6 +109,7 @@ class Agent:
         self.collectives: LiveCollectives | None = None
         self.causes: CauseWatch | None = None
         self.chains: ChainReports | None = None
+        self.engines: EngineWatch | None = None
         self.metrics_address: str | None = None
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
@@ -123,6 +129,7 @@ class Agent:
                 opened.push_async_callback(self._spans.close)
             self._measure_collectives(loop, opened, stop)
             self._report_chains(opened, stop)
+            await self._watch_engines(loop, opened, stop)
             self._log_start()
             await loop.run(stop)
 
@@ -155,12 +162,23 @@ class Agent:
 
     def _report_chains(self, opened: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
         """Send the causal chains that the recorder on this node finds, until `stop`."""
-        is_made_up = self.options.stub or self.options.replay or self.options.source
-        if is_made_up or not self.config.signals.causes:
+        if not self._has_own_signals or not self.config.signals.causes:
             return
         database = trace_database(config=self.config)
         self.chains = ChainReports(database, self._another_client(opened), self.identity)
         opened.push_async_callback(asyncio.wait, {asyncio.create_task(self.chains.run(stop))})
+
+    async def _watch_engines(
+        self, loop: PushLoop, opened: contextlib.AsyncExitStack, stop: asyncio.Event
+    ) -> None:
+        """Watch inference engines, unless the signals of this node are not its own."""
+        signals = self.config.signals
+        if signals.engines and self._has_own_signals:
+            client: PushClient = self._another_client(opened)
+            self.engines = EngineWatch(
+                client, self.identity, loop.reporter.receive, _gpu_model, signals.engine_stall_s
+            )
+            await watch_engines(self.engines, self.options.ready_listen, opened, stop)
 
     def _collective_feeds(self) -> list[CollectiveFeed]:
         """Choose where collectives are read.
@@ -169,12 +187,7 @@ class Agent:
         where it is configured, and the steps that jobs name.
         """
         chosen = self.config.signals.collectives
-        if (
-            chosen is CollectivesFrom.OFF
-            or self.options.stub
-            or self.options.replay
-            or self.options.source
-        ):
+        if chosen is CollectivesFrom.OFF or not self._has_own_signals:
             return []
         path = trace_database(config=self.config)
         table = StepFeed(TableFeed(path, with_plugin=chosen is CollectivesFrom.DB), path)
@@ -192,12 +205,7 @@ class Agent:
         from ingero.transport.http import HttpListener  # noqa: PLC0415 - slow to import
 
         listener = HttpListener(
-            metrics_app(
-                loop,
-                self.socket,
-                lambda: self.collectives,
-                lambda: [*cause_families(self.causes), *chain_families(self.chains)],
-            ),
+            metrics_app(loop, self.socket, lambda: self.collectives, self._other_families),
             bind(address),
         )
         await listener.start()
@@ -208,6 +216,13 @@ class Agent:
                 extra={"listen": address, "reason": "anyone who can connect can read them"},
             )
         return listener.stop
+
+    def _other_families(self) -> list[Family]:
+        return [
+            *cause_families(self.causes),
+            *chain_families(self.chains),
+            *engine_families(self.engines),
+        ]
 
     def _make_loop(self, persist_path: Path | None) -> PushLoop:
         remediate, fleet = self.config.remediate, self.config.fleet

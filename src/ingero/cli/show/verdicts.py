@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from ingero.cli.show.table import printable, render_table
-from ingero.contract.verdict import Verdict, VerdictState
+from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 
 _ORDER = (
     VerdictState.STRAGGLER,
     VerdictState.FLEET_EVENT,
+    VerdictState.OVERLOADED,
     VerdictState.NOT_SURE,
     VerdictState.SUSPECT,
     VerdictState.RECOVERING,
@@ -19,6 +20,7 @@ _WORDS = {
     VerdictState.FLEET_EVENT: "ALL SLOW",
     VerdictState.NOT_SURE: "not sure",
 }
+_STALLED = "STALLED"  # an inference engine that hangs
 
 
 def verdict_table(verdicts: Sequence[Verdict], now_s: float) -> str:
@@ -36,7 +38,7 @@ def _row(verdict: Verdict, now_s: float) -> tuple[str, ...]:
     return (
         verdict.node or verdict.shared or "all",
         "" if verdict.rank is None else str(verdict.rank),
-        "silenced" if _is_muted(verdict) else _WORDS.get(verdict.state, verdict.state),
+        state_word(verdict),
         verdict.cause_class,
         loss_text(verdict),
         ago(max(now_s - verdict.since, 0.0)),
@@ -49,6 +51,16 @@ def _row(verdict: Verdict, now_s: float) -> tuple[str, ...]:
 def _is_muted(verdict: Verdict) -> bool:
     """Whether somebody is blamed, and an operator knows."""
     return verdict.state is VerdictState.STRAGGLER and bool(verdict.silenced)
+
+
+def state_word(verdict: Verdict) -> str:
+    """Return how the state of a verdict is shown."""
+    if _is_muted(verdict):
+        return "silenced"
+    is_hung = verdict.engine and verdict.cause_class is CauseClass.HANG
+    if is_hung and verdict.state is VerdictState.STRAGGLER:
+        return _STALLED
+    return _WORDS.get(verdict.state, verdict.state)
 
 
 def loss_text(verdict: Verdict) -> str:
@@ -68,6 +80,9 @@ def _why(verdict: Verdict) -> list[str]:
     if verdict.state in (VerdictState.RESOLVED, VerdictState.RECOVERING, VerdictState.SUSPECT):
         return []
     who = f"rank {verdict.rank}" if verdict.rank is not None else verdict.node or "all"
+    if verdict.engine:
+        rank = f", rank {verdict.rank}" if verdict.rank is not None else ""
+        who = printable(f"{verdict.node}, {verdict.job or 'an engine'}, {verdict.engine}{rank}")
     where = f"link {verdict.link}" if verdict.link else ""
     reasons = [text for text in (verdict.cause, where, verdict.evidence) if text]
     lines = [f"  {who}: {printable(text)}" for text in reasons]

@@ -73,6 +73,16 @@ cdef inline void _use_point_attribute(Attribute* attribute, Point* out) noexcept
         out.gpu_count = attribute.number
 
 
+cdef inline bint _is_measured(Slice name) noexcept nogil:
+    """Whether the verdict engines read this metric."""
+    return (
+        slice_is(name, b"ingero.step.own_time_ms", 23)
+        or (name.size >= 16 and memcmp(name.at, <const char*>b"nccl.collective.", 16) == 0)
+        or (name.size >= 12 and memcmp(name.at, <const char*>b"ingero.rank.", 12) == 0)
+        or (name.size >= 14 and memcmp(name.at, <const char*>b"ingero.engine.", 14) == 0)
+    )
+
+
 cdef inline int _use_point(Slice name, Point* point, Found* found) noexcept nogil:
     cdef double value = point.as_double if point.has_double else <double>point.as_int
     if slice_is(name, b"ingero.node.health_score", 24):
@@ -113,12 +123,6 @@ cdef inline int _use_point(Slice name, Point* point, Found* found) noexcept nogi
             return -1
         found.gpu_model = point.gpu_model
         found.gpu_count = point.gpu_count
-    elif slice_is(name, b"ingero.node.straggler_event", 27):
-        return -1
-    elif slice_is(name, b"ingero.step.own_time_ms", 23):
-        return -1
-    elif name.size >= 16 and memcmp(name.at, <const char*>b"nccl.collective.", 16) == 0:
-        return -1
-    elif name.size >= 12 and memcmp(name.at, <const char*>b"ingero.rank.", 12) == 0:
+    elif slice_is(name, b"ingero.node.straggler_event", 27) or _is_measured(name):
         return -1
     return 0

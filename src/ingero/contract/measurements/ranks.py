@@ -97,7 +97,8 @@ def decode_ranks(request: MetricsRequest) -> Iterator[Measured]:
 def split_measurements(request: MetricsRequest, points: int) -> Iterator[MetricsRequest]:
     """Yield what `decode_ranks` reads of a request, in requests of at most `points` points.
 
-    Own times come first: they say whether the collectives of a rank are only a sample.
+    Own times come first: they say whether the collectives of a rank are only a sample. The report
+    of an inference engine stays in one piece.
     """
     for each in request.resource_metrics:
         metrics = [metric for scope in each.scope_metrics for metric in scope.metrics]
@@ -108,6 +109,12 @@ def split_measurements(request: MetricsRequest, points: int) -> Iterator[Metrics
                 scope = ScopeMetrics(metrics=(Metric(name=name, gauge=gauge),))
                 part = ResourceMetrics(resource=each.resource, scope_metrics=(scope,))
                 yield MetricsRequest(resource_metrics=(part,))
+        engine = tuple(m for m in metrics if m.name.startswith(names.ENGINE_PREFIX))
+        if engine:
+            whole = ResourceMetrics(
+                resource=each.resource, scope_metrics=(ScopeMetrics(metrics=engine),)
+            )
+            yield MetricsRequest(resource_metrics=(whole,))
 
 
 def _points(metric: Metric) -> tuple[NumberPoint, ...]:

@@ -175,7 +175,7 @@ class _Health:
             for point in metric.numbers:
                 reader(self, point)
         elif (
-            metric.name.startswith(("nccl.collective.", names.RANK_PREFIX))
+            metric.name.startswith(("nccl.collective.", names.RANK_PREFIX, names.ENGINE_PREFIX))
             or metric.name == names.STEP_OWN_TIME_MS
         ):
             self.has_measurements |= bool(metric.numbers)  # the verdict engine reads these

@@ -49,6 +49,9 @@ def make_headline(verdicts: Sequence[Verdict], facts: ClusterFacts) -> Headline:
 
 def who(verdict: Verdict) -> str:
     """Return whom a verdict is about, such as `rank 11 on gpu-07`."""
+    if verdict.engine:
+        rank = f", rank {verdict.rank}" if verdict.rank is not None else ""
+        return f"{verdict.job or 'an engine'} on {verdict.node} ({verdict.engine}{rank})"
     if verdict.rank is not None and verdict.node:
         return f"rank {verdict.rank} on {verdict.node}"
     return verdict.node or verdict.shared or "the whole job"
@@ -79,19 +82,25 @@ def _weight(verdict: Verdict) -> tuple[float, float, float]:
 
 
 def _slow_text(verdict: Verdict, others: int) -> str:
+    if verdict.engine and verdict.cause_class is CauseClass.HANG:
+        where = f"; {verdict.cause}" if verdict.cause else ""
+        return f"{who(verdict)} is stalled: {verdict.evidence}{where}.{_more(others)}"
     job = f"job {verdict.job}" if verdict.job else "its job"
     parts = [f"{who(verdict)} is slow"]
     if loss := loss_text(verdict):
         price = f", ${verdict.usd_per_hour:,.2f} an hour" if verdict.usd_per_hour else ""
-        parts.append(f"{job} loses {loss}{price}")
-    elif verdict.job:
+        parts.append(f"{'it' if verdict.engine else job} loses {loss}{price}")
+    elif verdict.job and not verdict.engine:
         parts[0] += f" in {job}"
     if verdict.cause:
         parts.append(verdict.cause)
     elif verdict.cause_class is not CauseClass.UNKNOWN:
         parts.append(f"the cause is of class {verdict.cause_class}")
-    more = f" {others} more {'are' if others > 1 else 'is'} slow, too." if others else ""
-    return f"{_capital('; '.join(parts))}.{more}"
+    return f"{_capital('; '.join(parts))}.{_more(others)}"
+
+
+def _more(others: int) -> str:
+    return f" {others} more {'are' if others > 1 else 'is'} slow, too." if others else ""
 
 
 def _event_text(verdict: Verdict) -> str:

@@ -20,7 +20,13 @@ SEGMENT_S: Final = 60.0
 SEGMENT_BYTES: Final = 4 << 20
 MAX_STATE_BYTES: Final = 16 << 20  # of an engine: some 3,000 ranks
 _BLAMED: Final = frozenset(
-    {VerdictState.STRAGGLER, VerdictState.FLEET_EVENT, VerdictState.NOT_SURE, VerdictState.LATE}
+    {
+        VerdictState.STRAGGLER,
+        VerdictState.FLEET_EVENT,
+        VerdictState.NOT_SURE,
+        VerdictState.LATE,
+        VerdictState.OVERLOADED,
+    }
 )
 log = logging.getLogger(__name__)
 
@@ -75,7 +81,7 @@ class EpisodeBook:
         for segment in self._open.values():
             segment.tick(now_s)
         for (cluster, verdict), body in zip(changed, encoded, strict=True):
-            if cluster in self._open:
+            if cluster in self._open and not verdict.engine:  # their inputs are not kept
                 self._open[cluster].verdict(now_s, verdict.episode, body)
             self._note(verdicts, cluster, verdict, now_s)
         self._follow(verdicts, now_s)
@@ -159,15 +165,14 @@ class EpisodeBook:
         """Add what a second of each open episode costs, and take its newest figures."""
         passed_h = min(max(now_s - self._last_s, 0.0), 10.0) / 3600 if self._last_s else 0.0
         self._last_s = now_s
-        for name, cluster in verdicts.clusters.items():
-            for verdict in cluster.engine.current():
-                episode = self.episodes.get(verdict.episode)
-                if episode is None or episode.cluster != name:
-                    continue
-                episode.latest = verdicts.mark(name, verdict)
-                if verdict.usd_per_hour is not None and verdict.state is VerdictState.STRAGGLER:
-                    cost = verdict.usd_per_hour * passed_h
-                    episode.cost_usd = (episode.cost_usd or 0.0) + cost
+        for name, verdict in verdicts.current():
+            episode = self.episodes.get(verdict.episode)
+            if episode is None or episode.cluster != name:
+                continue
+            episode.latest = verdicts.mark(name, verdict)
+            if verdict.usd_per_hour is not None and verdict.state is VerdictState.STRAGGLER:
+                cost = verdict.usd_per_hour * passed_h
+                episode.cost_usd = (episode.cost_usd or 0.0) + cost
 
     def _advance(self, verdicts: VerdictService, cluster: str, now_s: float) -> None:
         """End a segment that is long enough, and begin the next with the engine's state."""
@@ -227,6 +232,8 @@ class EpisodeBook:
 
 def _peers(verdicts: VerdictService, cluster: str, verdict: Verdict) -> list[Peer]:
     """Return why the peers were not blamed, those nearest to their limit first."""
+    if verdict.engine:
+        return []  # replicas of an inference engine, which the verdict itself counts
     reasons = verdicts.clusters[cluster].engine.peer_reasons(verdict)
     nearest = sorted(reasons, key=lambda peer: -peer.bars)[:MAX_PEERS]
     return [

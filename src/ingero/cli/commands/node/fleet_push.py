@@ -25,22 +25,26 @@ _FILE = click.Path(path_type=Path)
     help="Address to serve the agent's own metrics at; not served if omitted.",
 )
 @click.option(
+    "--ready-listen",
+    metavar="HOST:PORT",
+    help="Address to serve /ready/engine at, for readiness probes of inference engines; not "
+    "served if omitted.",
+)
+@click.option(
     "--config",
     "config_path",
     type=_FILE,
     help="Configuration file; if omitted, the first ingero.yaml that is found.",
 )
 def command(
-    config_path: Path | None,
-    stub: bool,
-    replay: Path | None,
-    metrics_listen: str | None,
-    **flags: Any,
-) -> None:
+    config_path: Path | None, stub: bool, replay: Path | None,
+    metrics_listen: str | None, ready_listen: str | None, **flags: Any,
+) -> None:  # fmt: skip
     """Push this node's health to Fleet and learn from the reply whether the node is slow.
 
     Settings come from ingero.yaml; a flag given here wins. No TCP port is opened unless
-    --metrics-listen is given. The agent only observes: nothing in it can stop or move a job.
+    --metrics-listen or --ready-listen is given. The agent only observes: nothing in it can stop or
+    move a job.
 
     The node is scored once per push interval. Its signals come from the trace database that
     `ingero trace` writes, from /proc and from the NVIDIA driver; the score is computed without a
@@ -50,6 +54,10 @@ def command(
     The own time per step and a sample of the collectives of every rank on this node are sent once
     per second over a connection of their own, so that Fleet can name the rank that is late:
     docs/how-to/live-verdicts.md.
+
+    Inference engines on this node (vLLM, SGLang, TensorRT-LLM, Triton, TGI) are found and their
+    metrics pages are read every second, so that Fleet can name one that stalls or is slower than
+    its replicas: docs/how-to/inference.md.
 
     While Fleet cannot be reached, the agent uses the last threshold for five minutes and then the
     baseline of its own score.
@@ -70,5 +78,11 @@ def command(
         flags["fleet_persist_path"] = None
     config = load_ingero(config_path, flags)
     set_up_logging(config.agent.log_level)
-    options = AgentOptions(stub=stub, replay=replay, metrics_listen=metrics_listen, persist=persist)
+    options = AgentOptions(
+        stub=stub,
+        replay=replay,
+        metrics_listen=metrics_listen,
+        ready_listen=ready_listen,
+        persist=persist,
+    )
     asyncio.run(Agent(config, options).run())

@@ -1,0 +1,248 @@
+"""The service that watches the inference engines of this node and reports them to Fleet.
+
+Every second the metrics page of each engine is read. Engines are looked for continuously: one that
+ends is removed, and one that starts again, on whatever port, is found again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeVar
+
+from ingero.agent.engines.engine import Engine, EnginePlace
+from ingero.agent.engines.find import Candidate, EngineFinder
+from ingero.agent.engines.ports import Listening
+from ingero.agent.engines.scrape import get_page
+from ingero.agent.engines.workers import describe_waits, worker_processes
+from ingero.agent.processes.discover import running_since
+from ingero.agent.processes.maps import read_maps
+from ingero.contract.measurements.engines import encode_engine
+from ingero.contract.otlp.values import MetricsRequest, ResourceMetrics
+from ingero.contract.types import Identity
+from ingero.contract.verdict import Verdict
+from ingero.core.inference.heartbeat import STALL_AFTER_S
+from ingero.core.inference.metric_table import TABLES
+from ingero.core.inference.page import EnginePage, read_page
+from ingero.transport.otlp.client import PushReply
+
+log = logging.getLogger(__name__)
+
+MAX_ENGINES: Final = 64  # of one node
+MAX_STRANGERS: Final = 256  # ports that turned out not to be an engine's
+STRANGER_S: Final = 60.0  # until such a port is asked again
+ROUND_S: Final = 1.0
+FIND_S: Final = 5.0
+PUSH_S: Final = 2.0
+GONE_S: Final = 60.0  # without an answer, a living process is no longer taken for an engine
+THREADS: Final = 8  # pages that are read at the same time
+ENGINES_PER_REQUEST: Final = 16
+HEALTH: Final = "/health"
+T = TypeVar("T")
+
+
+class Client(Protocol):
+    """A push client of either protocol."""
+
+    async def push(self, request: MetricsRequest) -> PushReply: ...
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """What was read, found and sent."""
+
+    pages: int = 0
+    unanswered: int = 0
+    left_out: int = 0  # lines of pages that make no sense
+    found: int = 0
+    gone: int = 0
+    refused: int = 0  # engines above the limit
+    pushes: int = 0
+    failed: int = 0
+
+
+class EngineWatch:
+    """The engines of this node, by process and port."""
+
+    def __init__(
+        self,
+        client: Client | None,
+        identity: Identity,
+        on_verdicts: Callable[[Sequence[Verdict]], None] = lambda verdicts: None,
+        gpu_model: Callable[[], str | None] = lambda: None,
+        stall_after_s: float = STALL_AFTER_S,
+    ) -> None:
+        self.counters = EngineCounters()
+        self.engines: dict[tuple[int, int], Engine] = {}  # by pid and port
+        self._client, self._identity, self._on_verdicts = client, identity, on_verdicts
+        self._gpu_model, self._stall_after_s = gpu_model, stall_after_s
+        self._finder = EngineFinder()
+        self._strangers: OrderedDict[tuple[int, int, int], float] = OrderedDict()
+        self._find_at_s = self._push_at_s = -math.inf
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="engines")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Watch until stopped."""
+        self._identity = replace(self._identity, gpu_model=await asyncio.to_thread(self._gpu_model))
+        due_s = time.monotonic()
+        while not stop.is_set():
+            try:
+                await self.round(time.monotonic())
+            # a service loop: one unexpected page or reply must not stop all watching
+            except Exception:
+                self.counters.failed += 1
+                log.exception("engines_failed")
+            due_s = max(due_s + ROUND_S, time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), due_s - time.monotonic())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def round(self, now_s: float) -> None:
+        """Find what is new, read every page, and report."""
+        self._drop_ended()
+        if now_s >= self._find_at_s:
+            self._find_at_s = now_s + FIND_S
+            await self._find(now_s)
+        await asyncio.gather(*(self._read(engine, now_s) for engine in self.engines.values()))
+        self._drop_silent(now_s)
+        if self._client is not None and now_s >= self._push_at_s and self.engines:
+            self._push_at_s = now_s + PUSH_S
+            await self._push(self._client, time.time_ns())
+
+    def is_ready(self, port: int, now_s: float) -> bool:
+        """Whether the engine on a port is known, answers and serves its requests."""
+        return any(engine.is_ready(now_s) for (_, at), engine in self.engines.items() if at == port)
+
+    async def _find(self, now_s: float) -> None:
+        candidates = await self._in_thread(self._finder.find)
+        for candidate in candidates:
+            if any(pid == candidate.pid for pid, _ in self.engines):
+                continue
+            await self._try(candidate, now_s)
+
+    async def _try(self, candidate: Candidate, now_s: float) -> None:
+        """Ask the ports of a process for the page of an engine."""
+        for at in candidate.ports:
+            key = (candidate.pid, candidate.start_time, at.port)
+            if now_s - self._strangers.get(key, -math.inf) < STRANGER_S:
+                continue
+            found = await self._in_thread(find_page, candidate, at)
+            if found is None:
+                self._note_stranger(key, candidate, now_s)
+                continue
+            if len(self.engines) >= MAX_ENGINES:
+                self.counters.refused += 1
+                return
+            self._add(candidate, at, *found, now_s)
+            return
+
+    def _add(
+        self, candidate: Candidate, at: Listening, path: str, page: EnginePage, now_s: float
+    ) -> None:
+        gpus = count_gpus(candidate.pid) if candidate.uses_gpu else 0
+        place = EnginePlace(candidate.pid, candidate.start_time, at, path, page.kind, gpus)
+        engine = Engine(
+            place, page.model or candidate.line.model, lambda: _look(place), self._stall_after_s
+        )
+        engine.take(page, now_s)
+        self.engines[candidate.pid, at.port] = engine
+        self.counters.found += 1
+        log.info("engine_found", extra=_about(engine))
+
+    def _note_stranger(self, key: tuple[int, int, int], candidate: Candidate, now_s: float) -> None:
+        if candidate.line.is_server:
+            return  # it is an engine that does not serve yet, or without metrics; ask again soon
+        self._strangers[key] = now_s
+        while len(self._strangers) > MAX_STRANGERS:
+            self._strangers.popitem(last=False)
+
+    async def _read(self, engine: Engine, now_s: float) -> None:
+        place = engine.place
+        reply = await self._in_thread(read_place, place)
+        self.counters.pages += reply is not None
+        self.counters.unanswered += reply is None
+        self.counters.left_out += reply.left_out if reply is not None else 0
+        # looks at the workers of an engine that is stalled, which reads files
+        await self._in_thread(engine.take, reply, now_s)
+
+    def _drop_ended(self) -> None:
+        for key, engine in list(self.engines.items()):
+            if running_since(engine.place.pid) != engine.place.start_time:
+                self._drop(key, "its process ended")
+
+    def _drop_silent(self, now_s: float) -> None:
+        for key, engine in list(self.engines.items()):
+            if now_s - engine.answered_s > GONE_S and not _has_requests(engine):
+                self._drop(key, "its metrics page is gone")
+
+    def _drop(self, key: tuple[int, int], why: str) -> None:
+        engine = self.engines.pop(key)
+        self.counters.gone += 1
+        self._find_at_s = -math.inf  # it may be back under another pid or port
+        log.info("engine_gone", extra=_about(engine) | {"why": why})
+
+    async def _push(self, client: Client, at_ns: int) -> None:
+        resources = [
+            encode_engine(self._identity, engine.ids()[rank], report, at_ns)
+            for engine in self.engines.values()
+            for rank, report in engine.reports.items()
+        ]
+        for start in range(0, len(resources), ENGINES_PER_REQUEST):
+            part: tuple[ResourceMetrics, ...] = tuple(resources[start:][:ENGINES_PER_REQUEST])
+            reply = await client.push(MetricsRequest(part))
+            self.counters.pushes += 1
+            self._on_verdicts(reply.verdicts)
+
+    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
+
+
+def find_page(candidate: Candidate, at: Listening) -> tuple[str, EnginePage] | None:
+    """Return the first page of a port that is an engine's, and its path."""
+    for path in dict.fromkeys(path for table in TABLES.values() for path in table.paths):
+        reply = get_page(at.address, at.port, path, pid=candidate.pid)
+        if reply is None:
+            return None
+        page = read_page(reply.body) if reply.status == 200 else None
+        if page is not None:
+            return path, page
+    return None
+
+
+def read_place(place: EnginePlace) -> EnginePage | None:
+    """Return the page of an engine; None without an answer, or with that of another engine."""
+    reply = get_page(place.at.address, place.at.port, place.path, pid=place.pid)
+    page = read_page(reply.body) if reply is not None and reply.status == 200 else None
+    return page if page is not None and page.kind is place.kind else None
+
+
+def count_gpus(pid: int) -> int:
+    """Return how many processes of an engine use a GPU: one each, as engines start them."""
+    below = [each for each in worker_processes(pid) if "/libcuda.so" in read_maps(each)]
+    leaves = [each for each in below if not set(worker_processes(each)) & set(below) - {each}]
+    return max(len(leaves), 1)
+
+
+def _look(place: EnginePlace) -> tuple[str, int | None]:
+    reply = get_page(place.at.address, place.at.port, HEALTH, pid=place.pid)
+    return describe_waits(place.pid), None if reply is None else reply.status
+
+
+def _has_requests(engine: Engine) -> bool:
+    return any(report.stalled_s is not None for report in engine.reports.values())
+
+
+def _about(engine: Engine) -> dict[str, object]:
+    place = engine.place
+    return {
+        "engine": str(place.kind),
+        "model": engine.model,
+        "port": place.at.port,
+        "engine_pid": place.pid,
+        "gpus": place.gpus,
+    }

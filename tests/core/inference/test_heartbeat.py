@@ -1,0 +1,89 @@
+"""An engine is stalled when requests wait and no step comes, and never while it is idle."""
+
+from hypothesis import given
+from hypothesis.strategies import integers, lists
+from tests.support.engine_pages import TRITON, vllm_page
+
+from ingero.core.inference.heartbeat import Heartbeat, without_step
+from ingero.core.inference.page import EnginePage, Values, read_page
+
+
+def page(**given: float) -> EnginePage:
+    found = read_page(vllm_page(**given))  # type: ignore[arg-type]  # numbers only
+    assert found is not None
+    return found
+
+
+def seen(**given: float) -> Values:
+    return page(**given).ranks[None]
+
+
+def run(heart: Heartbeat, pages: list[Values], start_s: float = 0.0) -> list[float | None]:
+    return [heart.see(each, start_s + second) for second, each in enumerate(pages)]
+
+
+def test_requests_without_a_step_are_a_stall() -> None:
+    heart = Heartbeat()
+    steps = [seen(running=1, steps=step) for step in range(1, 6)]
+    assert run(heart, steps) == [None] * 5
+    assert run(heart, [steps[-1]] * 7, 5.0) == [None, None, None, None, 5.0, 6.0, 7.0]
+    assert heart.see(seen(running=1, steps=9), 12.0) is None
+
+
+def test_waiting_requests_alone_are_enough() -> None:
+    heart = Heartbeat()
+    assert run(heart, [seen(waiting=2, steps=5)] * 7)[-1] == 6.0
+
+
+@given(lists(integers(0, 3), min_size=1, max_size=40))
+def test_an_idle_engine_is_never_stalled(gaps: list[int]) -> None:
+    """F160: whatever happened before, without requests there is no stall."""
+    heart, now_s, steps = Heartbeat(), 0.0, 0
+    for gap in gaps:
+        now_s += 7.0 * gap
+        steps += gap
+        heart.see(seen(running=gap, steps=steps), now_s)
+        assert heart.see(seen(running=0, steps=steps), now_s + 1000.0) is None
+        now_s += 1000.0
+
+
+def test_requests_that_come_after_a_quiet_hour_are_no_stall() -> None:
+    heart = Heartbeat()
+    heart.see(seen(steps=5), 0.0)
+    heart.see(seen(steps=5), 3600.0)
+    assert heart.see(seen(running=1, steps=5), 3601.0) is None
+    assert heart.see(seen(running=1, steps=5), 3605.0) is None
+    assert heart.see(seen(running=1, steps=5), 3606.0) == 5.0
+
+
+def test_long_steps_are_learned_and_stalls_are_not() -> None:
+    heart = Heartbeat()
+    for second in range(0, 40, 4):
+        heart.see(seen(running=1, steps=1 + second), second)
+    assert (heart.longest_gap_s, heart.limit_s) == (4.0, 12.0)
+    assert heart.see(seen(running=1, steps=37), 47.0) is None
+    assert heart.see(seen(running=1, steps=37), 49.0) == 13.0
+    heart.see(seen(running=1, steps=38), 60.0)
+    assert heart.longest_gap_s == 4.0
+
+
+def test_a_first_request_may_compile_for_a_minute() -> None:
+    heart = Heartbeat()
+    assert heart.see(seen(running=1), 0.0) is None
+    assert heart.see(seen(running=1), 59.0) is None
+    assert heart.see(seen(running=1), 61.0) == 61.0
+
+
+def test_a_page_that_stops_answering_does_not_end_a_stall() -> None:
+    heart = Heartbeat()
+    run(heart, [seen(running=1, steps=5)] * 2)
+    assert heart.stalled_for(9.0) == 9.0
+
+
+def test_a_probe_compares_two_pages() -> None:
+    assert without_step(page(running=1, steps=5), page(running=1, steps=5)) == [None]
+    assert without_step(page(running=1, steps=5), page(running=1, steps=6)) == []
+    assert without_step(page(running=0, steps=5), page(running=1, steps=5)) == []
+    triton = read_page(TRITON)
+    assert triton is not None
+    assert without_step(triton, triton) == [None]
