@@ -33,7 +33,6 @@ OPTIONS = (
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
 _MOST_MEMORY = 6 << 30
-_MOST_TEST_S = 20.0  # of unchanged time for one mutant; slower tests are left out
 _KILLED = 1
 _CLONE_NEWNS = 0x20000
 
@@ -51,7 +50,7 @@ class Trials:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         left_out = self.room.without
-        items[:] = [item for item in items if not left_out or left_out not in item.name]
+        items[:] = [item for item in items if not left_out or left_out not in item.nodeid]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
@@ -110,7 +109,7 @@ class Trials:
         chosen, sum_s = [], 0.0
         for test in reaching:
             sum_s += test.seconds
-            if sum_s <= _MOST_TEST_S:
+            if sum_s <= self.room.most_test_s:
                 chosen.append(test)
         return chosen
 
