@@ -1,0 +1,91 @@
+"""The grid of a recorded job: steps of all ranks are lined up by the collectives they share."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.support.shared_job import shared_job
+
+from ingero.core.blame.recorded.grid import RecordGrid, build_grid
+from ingero.core.collectives.columns import Collectives
+from ingero.core.collectives.matching import match_collectives
+
+RANKS = (0, 1, 2)
+
+
+def grid(columns: Collectives, cohort: tuple[int, ...] = (0, 0, 0)) -> RecordGrid:
+    groups = match_collectives(columns)
+    return build_grid(columns, groups, RANKS, np.array(cohort, np.intp))
+
+
+def job(steps: int = 12, places: int = 3) -> Collectives:
+    return shared_job(np.zeros((3, steps, places)))
+
+
+def test_every_record_has_its_step_and_place() -> None:
+    columns = job()
+    found = grid(columns)
+    assert (found.step == columns.seq // 3).all()
+    assert (found.place == columns.seq % 3).all()
+    assert found.whole.shape == (3, 12)
+    assert found.whole[:, 1:-1].all()
+    assert found.last == (2, 2, 2)
+    assert len(set(found.patterns)) == 1
+
+
+@pytest.mark.parametrize("missing", [4, 7])
+def test_a_rank_whose_records_begin_later_has_the_same_step_numbers(missing: int) -> None:
+    columns = job(20)
+    kept = ~((columns.who == 1) & (columns.seq < 3 * missing))
+    part = columns.take(kept)
+    found = grid(part)
+    assert (found.step == part.seq // 3).all()
+    assert not found.whole[1, :missing].any()
+    assert found.whole[1, missing + 1 : -1].all()
+    assert found.whole[0, 1:-1].all()
+
+
+def test_a_rank_without_a_pattern_has_no_steps() -> None:
+    columns = job(20)
+    part = columns.take((columns.who != 2) | (columns.seq < 1))
+    found = grid(part, (0, 0, 1))
+    assert (found.step[part.who == 2] == -1).all()
+    assert found.last == (2, 2, -1)
+    assert found.patterns[2] is None
+    assert not found.whole[2].any()
+
+
+def test_a_step_that_lacks_a_call_is_not_whole() -> None:
+    columns = job(20)
+    lost = (columns.who == 0) & (columns.seq == 3 * 10 + 1)
+    found = grid(columns.take(~lost))
+    assert not found.whole[0, 10]
+    assert found.whole[1, 10]
+
+
+def test_the_member_with_most_records_shows_the_pattern_of_its_role() -> None:
+    """Rank 2 left records of two steps only, too few to show what repeats."""
+    columns = job(20)
+    few = (columns.who == 2) & ((columns.seq < 30) | (columns.seq >= 36))
+    found = grid(columns.take(~few))
+    assert found.patterns[2] == found.patterns[0]
+    part = columns.take(~few)
+    mine = part.who == 2
+    assert (found.step[mine] == part.seq[mine] // 3).all()
+
+
+def test_ranks_that_share_no_collective_are_lined_up_by_time() -> None:
+    columns = job(20)
+    apart = np.where(columns.who == 2, 9, columns.comm).astype(np.uint64)
+    moved = replace(columns, comm=apart)
+    late = moved.take(~((moved.who == 2) & (moved.seq < 15)))
+    found = grid(late, (0, 0, 1))
+    mine = late.who == 2
+    assert (found.step[mine] == late.seq[mine] // 3).all()
+
+
+def test_an_empty_recording_has_an_empty_grid() -> None:
+    columns = job().take(np.zeros(0, np.intp))
+    found = grid(columns)
+    assert found.whole.shape == (3, 0)
+    assert found.last == (-1, -1, -1)
