@@ -125,7 +125,7 @@ def _make_node(node: str, rank: int, late_ns: list[int], rng: np.random.Generato
         waits_ns = late_ns[step] if rank else 0
         is_starved = rank == 0 and step in BACKUP_STEPS
         is_disturbed = rank > 0 and 80 <= step < 90  # a short, mild disturbance by a cron job
-        script.step(step, begins_ns, is_starved, is_disturbed)
+        script.step(step, begins_ns, is_starved, is_disturbed, own_late_ns)
         entry_ns = begins_ns + 12 * MS + own_late_ns
         collectives.append(_all_reduce(node, rank, step, entry_ns, 9 * MS + waits_ns))
         begins_ns += STEP_NS + late_ns[step]
@@ -156,7 +156,9 @@ class _Script:
         self.stacks: list[tuple[Frame, ...] | None] = []
         self.samples: list[SystemSample] = []
 
-    def step(self, number: int, at_ns: int, is_starved: bool, is_disturbed: bool) -> None:
+    def step(
+        self, number: int, at_ns: int, is_starved: bool, is_disturbed: bool, late_ns: int
+    ) -> None:
         """Add one step: copies, launches, sometimes an allocation, and the wait at its end."""
         self._call("cudaMemcpyAsync", at_ns, 28 * US, arg0=8 * 2**20, arg1=1)
         for launch in range(5):
@@ -184,8 +186,10 @@ class _Script:
                 self._preempted(at_ns + 7 * MS + (30 + 400 * part) * US, 380 * US)
         if is_starved:
             self._write_backup(at_ns)
+        if late_ns:
+            self._preempted(at_ns + 9 * MS, late_ns)
         waits_ns = int(self.rng.normal(84, 2) * MS)
-        self._call("cudaStreamSync", at_ns + 10 * MS, waits_ns, _SYNC_STACK, arg0=0x7F10)
+        self._call("cudaStreamSync", at_ns + 10 * MS + late_ns, waits_ns, _SYNC_STACK, arg0=0x7F10)
         self._add("mm_page_alloc", at_ns + 2 * MS, 0, self.loader, arg0=2**16)
         if number % 9 == 0:
             self._sample(at_ns, is_starved)

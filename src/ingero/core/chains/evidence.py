@@ -65,6 +65,10 @@ class Process:
         ids = np.fromiter({self.pid, *self.tids}, np.int64)
         return np.isin(events.pid, ids) | np.isin(events.tid, ids)
 
+    def waited_ns(self, events: EventColumns) -> int:
+        """Return how long threads of this process could have run and had no CPU."""
+        return int(off_cpu_ns(events.take(contended(events) & self.owns(events))).sum())
+
 
 @dataclass(frozen=True, slots=True)
 class BlockIo:

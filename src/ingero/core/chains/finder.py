@@ -18,6 +18,7 @@ from ingero.contract.events import (
 from ingero.core.chains import rules
 from ingero.core.chains.evidence import EvidenceWindow, Process, SystemSample, contended, gather
 from ingero.core.chains.graphs import GraphWatch
+from ingero.core.chains.incidents import Finding, Incidents
 from ingero.core.chains.neighbours import Host
 from ingero.core.chains.throughput import ThroughputWatch, drop_chain, is_watched
 from ingero.core.recording.event_columns import EventColumns
@@ -63,9 +64,11 @@ class ChainFinder:
     _graphs: GraphWatch = field(default_factory=GraphWatch)
     _throughput: ThroughputWatch = field(default_factory=ThroughputWatch)
     _samples: dict[int, SystemSample] = field(default_factory=dict)
+    _incidents: Incidents = field(init=False)
 
     def __post_init__(self) -> None:
         self._window = EvidenceWindow(self.window_ns)
+        self._incidents = Incidents(self.window_ns)
 
     def add(self, events: EventColumns) -> None:
         """Add a batch of events of any kind."""
@@ -86,16 +89,18 @@ class ChainFinder:
         cgroup_id: int = 0,
         waits: CgroupWaitTimes = NO_WAITS,
     ) -> list[Chain]:
-        """Return the chains at this moment, worst first; `pid` selects one process."""
+        """Return one chain per incident at this moment, worst first; `pid` selects one process."""
         events = self._window.at(now_ns)
         samples = self._samples_at(now_ns)
         chosen = [op for op in ops if pid in (0, op.pid) or op.pid == 0]
         snapshot = _Snapshot(now_ns, events, samples, pid, cgroup_id)
         found = self._about_operations(snapshot, chosen)
-        found += self._standalone(events, pid, cgroup_id, waits)
+        others = self._standalone(events, pid, cgroup_id, waits)
         memory = max((sample.mem_pct for sample in samples.values()), default=None)
-        found += self._graphs.find(now_ns, pid, memory, self.host)
-        return sorted(worst_per_name(found), key=weight, reverse=True)
+        others += self._graphs.find(now_ns, pid, memory, self.host)
+        found += [Finding(chain) for chain in worst_per_name(others)]
+        joined = self._incidents.join(now_ns, found)
+        return sorted(worst_per_name(joined), key=weight, reverse=True)
 
     def _samples_at(self, now_ns: int) -> dict[int, SystemSample]:
         if not self.window_ns:
@@ -106,8 +111,8 @@ class ChainFinder:
             if now_ns - self.window_ns <= at <= now_ns
         }
 
-    def _about_operations(self, snapshot: _Snapshot, ops: Sequence[OpSummary]) -> list[Chain]:
-        tails: dict[OpKey, Chain] = {}
+    def _about_operations(self, snapshot: _Snapshot, ops: Sequence[OpSummary]) -> list[Finding]:
+        tails: dict[OpKey, Finding] = {}
         drops: list[tuple[OpKey, Chain]] = []
         threads = _threads(ops)
         for op in ops:
@@ -116,18 +121,17 @@ class ChainFinder:
             )
             drop = self._throughput.observe(snapshot.now_ns, op) if is_watched(op) else None
             if rules.has_tail(op):
-                chain = rules.tail_chain(
-                    op, gather(snapshot.events, process, op.slow, snapshot.samples), self.host
-                )
-                if chain and (op.key not in tails or weight(chain) > weight(tails[op.key])):
-                    tails[op.key] = chain
+                evidence = gather(snapshot.events, process, op.slow, snapshot.samples)
+                chain = rules.tail_chain(op, evidence, self.host)
+                if chain and (op.key not in tails or weight(chain) > weight(tails[op.key].chain)):
+                    tails[op.key] = Finding(chain, op.slow, process.waited_ns(snapshot.events))
             if drop:
                 fallen = drop_chain(
                     op, drop, gather(snapshot.events, process, None, snapshot.samples), self.host
                 )
                 if fallen:
                     drops.append((op.key, fallen))
-        return [*tails.values(), *(chain for key, chain in drops if key not in tails)]
+        return [*tails.values(), *(Finding(chain) for key, chain in drops if key not in tails)]
 
     def _standalone(
         self, events: EventColumns, pid: int, cgroup_id: int, counted: CgroupWaitTimes

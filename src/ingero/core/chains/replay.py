@@ -24,7 +24,7 @@ def replay(
     window_ns: int = TRAINING_WINDOW_NS,
     pid: int = 0,
 ) -> list[tuple[int, Chain]]:
-    """Return (time, chain), worst first: the worst chain per operation, the earliest of equals."""
+    """Return (time, chain), worst first: the worst moment of each incident, the first of equals."""
     order = np.argsort(events.timestamp, kind="stable")
     events = events.take(order)
     if pid:
@@ -32,7 +32,7 @@ def replay(
     finder, stats = ChainFinder(window_ns, host), TraceStats()
     # Samples are added in time, because a finder keeps only the last ones.
     pending = deque(sorted(samples, key=lambda sample: sample.timestamp_ns))
-    kept: dict[tuple[str, str], tuple[int, Chain]] = {}
+    kept: dict[str, tuple[int, Chain]] = {}
     for begin, end in _ticks(events):
         part = events.take(slice(begin, end))
         stats.add(part)
@@ -41,10 +41,8 @@ def replay(
         while pending and pending[0].timestamp_ns <= now_ns:
             finder.add_sample(pending.popleft())
         for chain in finder.find(now_ns, stats.summaries(), pid):
-            symptom = chain.timeline[-1]
-            key = (str(symptom.layer), symptom.op if chain.cuda_op else chain.name)
-            if key not in kept or weight(chain) > weight(kept[key][1]):
-                kept[key] = (now_ns, chain)
+            if chain.name not in kept or weight(chain) > weight(kept[chain.name][1]):
+                kept[chain.name] = (now_ns, chain)
     return sorted(kept.values(), key=lambda item: weight(item[1]), reverse=True)
 
 

@@ -222,7 +222,7 @@ def _add_network(draft: _Draft, evidence: Evidence) -> None:
 def _explain_tail(name: str, op: OpSummary, draft: _Draft, evidence: Evidence) -> str:
     p99, p50 = readable_duration(op.p99_ns), readable_duration(op.p50_ns)
     parts = [
-        f"{name} usually takes {p50}; its slowest percent takes {p99}, "
+        f"In these seconds {name} usually took {p50}; its slowest percent took {p99}, "
         f"{op.tail_ratio:.1f} times as long."
     ]
     parts += draft.remarks
