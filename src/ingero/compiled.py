@@ -1,10 +1,14 @@
-"""Which compiled parts this installation uses; what was not compiled runs in pure Python.
+"""What of Ingero is installed: compiled parts, and how to add an extra.
 
-A module with a compiled twin picks one of the two with `compiled_or_pure`.
+What was not compiled runs in pure Python: a module with a compiled twin picks one of the two with
+`compiled_or_pure`.
 """
 
 import importlib
+import json
 import os
+import shlex
+import urllib.parse
 from typing import Final, TypeVar
 
 PURE_VARIABLE: Final = "INGERO_PURE_PYTHON"  # set it to leave compiled parts unused
@@ -25,6 +29,26 @@ def compiled_or_pure(part: str, name: str, pure: Twin) -> Twin:
         return pure
     twin: Twin = getattr(module, name)
     return twin
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to this installation.
+
+    A checkout is installed from its folder; its name would fetch another package, or none.
+    """
+    import importlib.metadata  # noqa: PLC0415 - slow to import, and only an error needs it
+
+    try:
+        text = importlib.metadata.distribution("ingero").read_text("direct_url.json") or "{}"
+    except importlib.metadata.PackageNotFoundError:
+        text = "{}"
+    origin = json.loads(text)
+    url = urllib.parse.urlsplit(str(origin.get("url", "")))
+    if url.scheme != "file":
+        return f"pip install 'ingero[{extra}]'"
+    edited = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    folder = urllib.parse.unquote(url.path)
+    return f"pip install {edited}{shlex.quote(f'{folder}[{extra}]')}"
 
 
 def parts_in_use() -> list[str]:

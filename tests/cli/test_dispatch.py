@@ -9,6 +9,7 @@ import click
 import pytest
 
 from ingero.cli.dispatch import run, run_click
+from ingero.compiled import install_command
 from ingero.errors import Unavailable
 
 FULL = Path("/dev/full")
@@ -30,7 +31,7 @@ def test_our_errors_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_missing_extra_says_how_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:
     missing = ModuleNotFoundError("No module named 'duckdb'", name="duckdb")
     assert run_click(failing(missing), [], "ingero-echo") == 1
-    assert "pip install 'ingero[echo]'" in capsys.readouterr().err
+    assert f"install it with `{install_command('echo')}`" in capsys.readouterr().err
     with pytest.raises(ModuleNotFoundError):
         run_click(failing(ModuleNotFoundError("x", name="ours")), [], "ingero")
 

@@ -11,11 +11,16 @@ from typing import Final
 
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.machine import driver_version
-from ingero.agent.host.privileges import CAPABILITIES, missing_capabilities
+from ingero.agent.host.privileges import (
+    CAPABILITIES,
+    OPTIONAL_CAPABILITIES,
+    missing_capabilities,
+)
 from ingero.agent.processes.discover import mapped_libraries, process_ids
 from ingero.compiled import PURE_VARIABLE, missing_parts, parts_in_use
 from ingero.config.ingero import trace_database
 from ingero.errors import IngeroError, Unavailable
+from ingero.storage.trace.reading import connect_readonly
 
 MIN_KERNEL: Final = (5, 15)
 TESTED_DRIVER: Final = 550
@@ -108,12 +113,14 @@ def check_privileges() -> Check:
         return Check("privileges", True, "root" if os.geteuid() == 0 else "all capabilities")
     costs = "; ".join(f"{name}: {CAPABILITIES[name][1]}" for name in missing)
     lacking = f"lacks {', '.join(missing)}"
-    return Check("privileges", False, lacking, costs, "run `sudo ingero trace`", optional=True)
+    needed = [name for name in missing if name not in OPTIONAL_CAPABILITIES]
+    advice = "run `sudo ingero trace`"
+    return Check("privileges", False, lacking, costs, advice, optional=not needed)
 
 
 def check_probes() -> Check:
     """Load and remove every probe, the only reliable way to know whether this kernel allows it."""
-    if missing_capabilities():
+    if set(missing_capabilities()) - OPTIONAL_CAPABILITIES:
         return Check(
             "probes",
             False,
@@ -257,6 +264,10 @@ def check_database(given: Path | None = None) -> Check:
             "its folder cannot be written",
             "name another with --db",
         )
+    refusal = _refusal(path)
+    if refusal:
+        advice = "move it away, or name another file with --db"
+        return Check("trace database", False, str(path), refusal, advice)
     enough = free > 1 << 30
     return Check(
         "trace database",
@@ -265,3 +276,14 @@ def check_database(given: Path | None = None) -> Check:
         f"{free >> 30} GB free",
         "" if enough else "make room or name another with --db",
     )
+
+
+def _refusal(path: Path) -> str:
+    """Return why a recording could not continue in this file; empty where it could."""
+    if not path.exists():
+        return ""
+    try:
+        connect_readonly(path).close()
+    except IngeroError as error:
+        return str(error)
+    return ""

@@ -11,6 +11,7 @@ from ingero.cli.command_list import COMMANDS
 from ingero.cli.exit_status import FAILED, FINE, USAGE, failed_status
 from ingero.cli.show.safe_output import safe_output
 from ingero.cli.show.table import printable
+from ingero.compiled import install_command
 from ingero.errors import IngeroError
 
 # the extra that provides a module which the base install lacks
@@ -90,7 +91,7 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
         if extra is None:
             raise
         print(
-            f"{name}: needs {error.name}; install it with `pip install 'ingero[{extra}]'`",
+            f"{name}: needs {error.name}; install it with `{install_command(extra)}`",
             file=sys.stderr,
         )
         return failed_status(command)

@@ -1,6 +1,5 @@
 """The Fleet that a command asks, with the certificates and the token of `ingero fleet-push`."""
 
-import os
 from pathlib import Path
 
 import click
@@ -26,12 +25,11 @@ FLEET_CA = click.option(
 def fleet_client(url: str, ca_cert: Path | None) -> FleetClient:
     """Build a client from `fleet.tls`, `fleet.insecure` and `fleet.token_file` of ingero.yaml.
 
-    The environment variable wins over the token file, and `ca_cert` over `fleet.tls.ca`.
+    The token is that of the file where one is named, else that of the environment variable, as in
+    every command. `ca_cert` wins over `fleet.tls.ca`.
     """
     fleet = load_ingero().fleet
-    token = os.environ.get(FLEET_TOKEN_VARIABLE) or token_from(
-        fleet.token_file, FLEET_TOKEN_VARIABLE
-    )
+    token = token_from(fleet.token_file, FLEET_TOKEN_VARIABLE)
     return FleetClient(
         url=url,
         tls=ClientTls(ca=ca_cert or fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key),

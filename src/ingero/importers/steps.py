@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.compiled import install_command
 from ingero.contract.collective import MAX_RANKS
 from ingero.core.blame.step_trace import Node, StepTrace
 from ingero.errors import MalformedInput, TooLarge, Unavailable
@@ -48,7 +49,7 @@ def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
         import pyarrow.parquet  # noqa: PLC0415  # optional dependency
     except ImportError as error:
         raise Unavailable(
-            f"{path} is Parquet, which needs pyarrow: pip install 'ingero[echo]'"
+            f"{path} is Parquet, which needs pyarrow: {install_command('echo')}"
         ) from error
     try:
         with regular_stream(path) as file:

@@ -40,8 +40,13 @@ def dumps(tmp_path: Path) -> Path:
 
 
 def _json(capsys: pytest.CaptureFixture[str], *args: object) -> dict[str, Any]:
-    assert run([str(arg) for arg in args]) == 0
+    status = run([str(arg) for arg in args])
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    if args[0] == "blame":
+        somebody = bool(answer["culprits"]) or answer["class"] is not None
+        assert status == (1 if somebody else 3 if answer["not_sure"] else 0)
+    else:
+        assert status == 0
     return answer
 
 
@@ -65,7 +70,7 @@ def test_nobody_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_text_names_rank_class_price_and_next_step(
     dumps: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["blame", str(dumps), "--rate", "2"]) == 0
+    assert run(["blame", str(dumps), "--rate", "2"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "rank 2: its host keeps the GPU waiting"
     for start in (
@@ -88,13 +93,13 @@ def test_pictures_are_svg_and_png(
 ) -> None:
     pytest.importorskip("PIL", reason="PNG pictures need Pillow, which is in the extra `all`")
     svg, png = tmp_path / "slow.svg", tmp_path / "slow.png"
-    assert run(["blame", str(dumps), "--picture", str(svg)]) == 0
-    assert run(["blame", str(dumps), "--picture", str(png)]) == 0
+    assert run(["blame", str(dumps), "--picture", str(svg)]) == 1
+    assert run(["blame", str(dumps), "--picture", str(png)]) == 1
     assert "rank 2" in svg.read_text("utf-8")
     head = png.read_bytes()[:24]
     assert head.startswith(b"\x89PNG")
     assert min(struct.unpack(">II", head[16:])) > 200
-    assert run(["blame", str(dumps), "--picture", str(tmp_path / "slow.jpg")]) == 1
+    assert run(["blame", str(dumps), "--picture", str(tmp_path / "slow.jpg")]) == 2
     assert "must end in .svg or .png" in capsys.readouterr().err
 
 
@@ -232,7 +237,7 @@ def test_a_picture_that_cannot_be_written_is_an_error_in_words(
     dumps: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("there/is/none.svg", "there/is/none.png"):
-        assert run(["blame", str(dumps), "--picture", str(dumps / name)]) == 1
+        assert run(["blame", str(dumps), "--picture", str(dumps / name)]) == 3
         assert (
             "No such file or directory; name a file in an existing folder"
             in capsys.readouterr().err

@@ -13,6 +13,7 @@ CAPABILITIES: Final[dict[str, tuple[int, str]]] = {
         "processes of other users cannot be read: they are not traced",
     ),
 }
+OPTIONAL_CAPABILITIES: Final = frozenset({"CAP_SYS_PTRACE"})  # tracing starts without these
 _SYS_ADMIN: Final = 1 << 21  # required by older kernels instead of BPF and PERFMON
 
 

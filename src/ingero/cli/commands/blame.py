@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ingero.cli.exit_status import CANNOT_TELL, FINE, SLOW, Question
 from ingero.cli.params import AS_JSON, stacked
 from ingero.cli.recordings.ask import ask_blame
 from ingero.cli.show.table import print_json
@@ -42,6 +43,7 @@ _price_options = stacked(
 
 @click.command(
     "blame",
+    cls=Question,
     help=f"""Name the rank that a recorded job waits for.
 
     The answer gives node, rank, collective, class of the cause, certainty, cost and the next step,
@@ -50,6 +52,9 @@ _price_options = stacked(
     {_FORMATS}
 
     docs/how-to/blame-a-trace.md shows how to record a trace.
+
+    The exit status is 0 when nobody is slow, 1 when somebody is and 3 when the recording does not
+    tell.
 
     \b
     Examples:
@@ -77,9 +82,11 @@ def blame(
     rate: float | None,
     provider: str | None,
     gpu_model: str | None,
-) -> None:
+) -> int:
     if not paths and not live:
         raise click.UsageError("name files or folders, or ask running processes with --live")
+    if picture is not None and picture.suffix.lower() not in (".svg", ".png"):
+        raise click.UsageError(f"--picture {picture}: the name must end in .svg or .png")
     dumps, problems = _ask_processes() if live else ([], [])
     found = ask_blame(paths, wants_heat=picture is not None, dumps=dumps, problems=problems)
     answer = found.answer
@@ -92,12 +99,19 @@ def blame(
         print(f"no picture: a {answer.source} has no steps to draw", file=sys.stderr)
     if as_json:
         print_json(answer_json(answer, price))
-        return
+        return _exit_status(answer)
     from ingero.cli.show.blame import print_answer
 
     print_answer(
         answer, price, _read_line(found.kinds), picture if answer.heat is not None else None
     )
+    return _exit_status(answer)
+
+
+def _exit_status(answer: "Answer") -> int:
+    if answer.culprits or answer.cause is not None:
+        return SLOW
+    return CANNOT_TELL if answer.not_sure else FINE
 
 
 @click.command(

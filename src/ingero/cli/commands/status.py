@@ -10,7 +10,7 @@ import msgspec
 from ingero.cli.exit_status import Question
 from ingero.cli.fleet_options import FLEET_CA, FLEET_URL, fleet_client
 from ingero.cli.params import AS_JSON
-from ingero.cli.show.status import exit_status, print_clusters
+from ingero.cli.show.status import HOW_TO_PUSH, exit_status, print_clusters
 from ingero.cli.show.table import print_json
 from ingero.contract.api_paths import FLEET_STATUS
 from ingero.contract.fleet_api import ClusterStatus, NodeStatus, Status
@@ -45,8 +45,8 @@ def command(
     it does not answer, nobody pushes, or there is nothing to compare yet. Ranks and nodes that are
     silenced, and ranks that are late without a cost, do not count as slow.
 
-    Certificates and the token are those of `fleet` in ingero.yaml; --ca-cert and
-    $INGERO_FLEET_TOKEN take precedence.
+    Certificates and the token are those of `fleet` in ingero.yaml; --ca-cert takes precedence, and
+    $INGERO_FLEET_TOKEN holds the token where fleet.token_file names none.
 
     \b
     Examples:
@@ -63,9 +63,7 @@ def command(
             if watch and sys.stdout.isatty():
                 print("\x1b[H\x1b[2J", end="")
             if not clusters:
-                print(
-                    f"no cluster has pushed to {fleet} yet; start agents with `ingero fleet-push`"
-                )
+                print(f"no cluster has pushed to {fleet} yet; {HOW_TO_PUSH}")
             print_clusters(clusters, show_all)
         if not watch:
             return exit_status(clusters)

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from ingero.compiled import install_command
 from ingero.core.blame.answer import Answer
 from ingero.core.blame.drawing import PAPER, Drawing, to_svg
 from ingero.core.blame.heatmap import draw
-from ingero.errors import ConfigError, Unavailable
+from ingero.errors import Unavailable
 
 # characters that the built-in font lacks
 PLAIN = str.maketrans({"◀": "<", "–": "-", "×": "x", "…": "...", "≥": ">="})
@@ -19,8 +20,6 @@ def write_picture(path: Path, answer: Answer, title: str) -> None:
         drawing = draw(answer, title)
     except ValueError as error:
         raise Unavailable(f"no picture: {error}") from error
-    if path.suffix.lower() not in (".svg", ".png"):
-        raise ConfigError(f"--picture {path}: the name must end in .svg or .png")
     try:
         if path.suffix.lower() == ".svg":
             path.write_text(to_svg(drawing), encoding="utf-8")
@@ -37,7 +36,7 @@ def _write_png(path: Path, drawing: Drawing) -> None:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
         raise Unavailable(
-            "a PNG needs Pillow: pip install 'ingero[all]', or ask for a .svg"
+            f"a PNG needs Pillow: {install_command('all')}; or ask for a .svg"
         ) from error
     image = Image.new("RGB", (drawing.width * SCALE, drawing.height * SCALE), PAPER)
     canvas = ImageDraw.Draw(image)

@@ -10,6 +10,10 @@ from ingero.contract.fleet_api import ClusterStatus, NodeStatus
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import VerdictState
 
+HOW_TO_PUSH = (
+    "an agent (`ingero fleet-push`) pushes only while a recorder (`ingero trace`) runs too"
+)
+
 
 def print_clusters(clusters: Sequence[ClusterStatus[NodeStatus]], show_all: bool) -> None:
     """Print every cluster: headline, verdicts, and slow nodes or, with `show_all`, all nodes."""
@@ -41,7 +45,7 @@ def doubt(cluster: ClusterStatus[NodeStatus]) -> str:
     """Return why it cannot be said whether somebody is slow; empty where it can."""
     live = [node for node in cluster.nodes if node.state != "silent"]
     if not live:
-        return "no node pushes"
+        return f"no node pushes; {HOW_TO_PUSH}"
     is_judged_alone = any(node.mode == DetectionMode.LOCAL_BASELINE for node in live)
     if not (cluster.quorum_met or cluster.ranks.judged or is_judged_alone):
         return "nothing to compare yet"

@@ -18,7 +18,8 @@ class LifecyclePolicy:
     warmup_samples: int = setting(
         30,
         range=(0, None),
-        help="Replaced by `warmup_samples` of the block `baseline`; a value here has no effect.",
+        help="The same as `warmup_samples` of the block `baseline`, which decides; "
+        "another value is refused.",
     )
     stale_read_failures: int = setting(
         3, range=(1, None), help="Failed reads in a row before a node is stale."

@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -97,18 +97,16 @@ def merge(
         )
     with _private_folder(output) as folder:
         target = folder / "merged.db"
-        connection = _new_database(target)
         try:
-            merger = _Merger(connection, folder, force_node, skip_bad=skip_bad)
-            files = _add_all(merger, sources, progress)
-            add_up_aggregates(connection)
-            _build_indexes(connection)
+            with closing(_new_database(target)) as connection:
+                merger = _Merger(connection, folder, force_node, skip_bad=skip_bad)
+                files = _add_all(merger, sources, progress)
+                add_up_aggregates(connection)
+                _build_indexes(connection)
         except (sqlite3.DatabaseError, OSError) as error:
             raise StoreError(
                 f"cannot write {output}: {error}; is there room in its folder?"
             ) from error
-        finally:
-            connection.close()
         _publish(target, output)
     return _summarise(files, merger.first_ns, skew_threshold_s)
 

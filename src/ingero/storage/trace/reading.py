@@ -53,6 +53,11 @@ def reading(path: Path, timeout_s: float | None = None) -> Iterator[sqlite3.Conn
             ) from None
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreError(f"{path} is locked by the process that writes it; try again") from None
+        if str(error).startswith(("no such column", "no such table")):
+            raise ForeignFile(
+                f"{path} was recorded by another version: {error}; "
+                f"`ingero merge {path} -o NEW.db` makes a file that this version reads"
+            ) from error
         raise ForeignFile(
             f"{path} cannot be read: {error}; the file is damaged or incomplete"
         ) from error

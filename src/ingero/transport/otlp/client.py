@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -196,6 +196,9 @@ def _http_reply(
     )
 
 
+NOT_OTLP: Final = "no OTLP receiver is at this address; Fleet takes pushes on port 4318"
+
+
 def _outcome(status: int, retry_after_s: float | None) -> tuple[PushOutcome, str]:
     if 200 <= status < 300:
         return PushOutcome.OK, ""
@@ -205,6 +208,8 @@ def _outcome(status: int, retry_after_s: float | None) -> tuple[PushOutcome, str
         return PushOutcome.AUTH, f"HTTP {status}"
     if status >= 500:
         return PushOutcome.SERVER_ERROR, f"HTTP {status}"
+    if status in (404, 405):
+        return PushOutcome.REFUSED, f"HTTP {status}: {NOT_OTLP}"
     return PushOutcome.REFUSED, f"HTTP {status}"
 
 

@@ -37,12 +37,13 @@ def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None
 
     The command checks kernel, type information, capabilities, probes (under sudo each is loaded
     once), driver, GPU, libraries, processes and the place of the database. For each missing piece
-    it shows what that costs and what to do. The exit status is 1 when something required is
-    missing; notes do not count.
+    it shows what that costs and what to do. The exit status is 1 where `ingero trace`, run the same
+    way, would refuse or find nothing; notes do not count.
 
     With --fleet, the command checks instead whether Fleet can be reached, accepts a push of this
     node and shares its clock. Too few nodes for a quorum is only a note. Certificates and the token
-    are those of `fleet` in ingero.yaml; --ca-cert and $INGERO_FLEET_TOKEN take precedence.
+    are those of `fleet` in ingero.yaml; --ca-cert takes precedence, and $INGERO_FLEET_TOKEN holds
+    the token where fleet.token_file names none.
 
     \b
     Examples:

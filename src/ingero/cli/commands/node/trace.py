@@ -10,7 +10,7 @@ import click
 
 from ingero.agent.ebpf.policy import CALL_LAYERS, HOST_LAYERS, TracePolicy
 from ingero.agent.host.identity import default_node
-from ingero.agent.host.privileges import missing_capabilities
+from ingero.agent.host.privileges import OPTIONAL_CAPABILITIES, missing_capabilities
 from ingero.agent.host.sockets import own_socket
 from ingero.agent.recording.app import TraceApp, TraceOptions
 from ingero.agent.recording.live_feed import LiveFeed
@@ -158,7 +158,7 @@ def trace_policy(
 
 
 def _require_capabilities() -> None:
-    missing = [name for name in missing_capabilities() if name != "CAP_SYS_PTRACE"]
+    missing = [name for name in missing_capabilities() if name not in OPTIONAL_CAPABILITIES]
     if missing:
         raise Unavailable(
             f"tracing needs {' and '.join(missing)}, which this process lacks; run "
