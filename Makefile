@@ -79,6 +79,10 @@ peers: ## install the programs that tests and benchmarks compare with: Collector
 peers-inference: $(READY) ## install a real vLLM on the CPU for tests, in an environment of its own (5.9 GB; kept in ~/.cache/ingero/peers)
 	nice bench/peers/inference.sh
 
+.PHONY: test-inference
+test-inference: peers-inference ## stop and restart a real vLLM on the CPU: stalled engines are named, idle ones never (takes minutes, 9 GB of memory)
+	INGERO_TEST_VLLM=1 $(BIN)/pytest -s tests/e2e/test_vllm.py
+
 .PHONY: crash-echo
 crash-echo: $(READY) ## kill Echo and its store process 20 times under load; every acknowledged event must be stored exactly once
 	$(BIN)/python -m tests.e2e.echo_crash --kills 20

@@ -38,6 +38,18 @@ def test_f021_the_slowed_node_is_named_and_nobody_else(scenario: str) -> None:
     assert story["named_after_s"] <= PATIENCE_S  # about 7 s on an idle machine
 
 
+def test_a_hanging_engine_and_a_slow_replica_are_named_and_nobody_else() -> None:
+    """F159 and F161: simulated engines, found, read and judged by the real agent and Fleet."""
+    result = ingero("demo", "--json", "--scenario", "inference")
+    assert result.returncode == 0, result.stdout + result.stderr
+    story = json.loads(result.stdout)
+    assert (story["ok"], story["simulated"], story["wrongly_named"]) == (True, True, [])
+    assert "is stopped by a signal" in story["waits"]
+    assert story["health"].endswith("although /health says 200")
+    assert story["stalled_after_s"] <= PATIENCE_S  # about 7 s on an idle machine
+    assert "stalled" in result.stderr
+
+
 def test_f022_the_seconds_until_detection_are_printed_and_at_most_thirty() -> None:
     """At the usual push interval of 5 s; about 16 s on an idle machine."""
     result = ingero("demo", "--nodes", "4", "--straggler", "gpu-node-02", "--push-interval", "5")

@@ -77,3 +77,33 @@ def test_a_slow_link_and_a_group_are_named() -> None:
 
 def test_text_of_others_cannot_move_the_cursor() -> None:
     assert "\x1b" not in verdict_table([replace(SLOW, evidence="\x1b[2J", next_step="\x1b[H")], 0.0)
+
+
+def test_an_engine_that_hangs_is_stalled_and_one_that_is_full_is_overloaded() -> None:
+    """F159 and F162."""
+    hung = Verdict(
+        episode="e1",
+        state=VerdictState.STRAGGLER,
+        node="gpu07",
+        job="llama",
+        cause_class=CauseClass.HANG,
+        loss=1.0,
+        since=90.0,
+        cause="VLLM::Worker (pid 2) is stopped by a signal",
+        evidence="no step",
+        engine="vllm on port 8000, pid 1",
+    )
+    full = replace(
+        hung, episode="e2", state=VerdictState.OVERLOADED, cause_class=CauseClass.KV_CACHE,
+        cause="", evidence="the KV cache is 97% full", loss=None, rank=3,
+    )  # fmt: skip
+    text = verdict_table([full, hung], 100.0)
+    assert [line.split()[0:3] for line in text.split("\n")[2:4]] == [
+        ["gpu07", "STALLED", "hang"],
+        ["gpu07", "3", "overloaded"],
+    ]
+    assert text.endswith(
+        "  gpu07, llama, vllm on port 8000, pid 1: VLLM::Worker (pid 2) is stopped by a signal\n"
+        "  gpu07, llama, vllm on port 8000, pid 1: no step\n"
+        "  gpu07, llama, vllm on port 8000, pid 1, rank 3: the KV cache is 97% full"
+    )

@@ -14,7 +14,7 @@ from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.show.table import coloured, print_json, render_table
 from ingero.errors import IngeroError
 
-SCENARIOS = ("sudden", "gradual", "recover", "fleet-outage")
+SCENARIOS = ("sudden", "gradual", "recover", "fleet-outage", "inference")
 SLOW_LEVEL = 0.3
 RAMP_S = 10.0
 OUTAGE_S = 6.0
@@ -70,7 +70,7 @@ class DemoRun:
     type=click.Choice(SCENARIOS),
     default="sudden",
     show_default=True,
-    help="What happens to the slow node or to Fleet.",
+    help="What happens to the slow node or to Fleet; `inference` shows serving engines instead.",
 )
 @click.option(
     "--echo",
@@ -110,6 +110,9 @@ def command(
     the agents and their decisions are the real ones. The exit status is 0 only if the right node
     was named and no other.
 
+    With --scenario inference, three replicas of a simulated engine serve on loopback. The real
+    agent finds them and reads their metrics pages; one of them hangs, another becomes slow.
+
     The incidents of --no-gpu are single-node causes of a slow job; they pass through the same
     statistics as a recording.
 
@@ -117,6 +120,7 @@ def command(
     Examples:
       ingero demo
       ingero demo --scenario fleet-outage
+      ingero demo --scenario inference
       ingero demo --echo
       ingero demo --nodes 8 --straggler gpu-node-05 --json
       ingero demo --no-gpu incident
@@ -128,11 +132,15 @@ def command(
         from ingero.cli.commands.demo_incident import play
 
         return play(no_gpu, as_json, seed)
+    say = _quiet if as_json else _say
+    if scenario == "inference":
+        from ingero.cli.commands.demo_inference import play_inference
+
+        return play_inference(as_json, say)
     names = [f"gpu-node-{i:02d}" for i in range(1, nodes + 1)]
     chosen = straggler or names[min(2, len(names) - 1)]
     if chosen not in names:
         raise click.UsageError(f"--straggler {chosen}: the nodes are {names[0]} … {names[-1]}")
-    say = _quiet if as_json else _say
     return _run(
         names, DemoRun(chosen, push_interval, asks_echo=with_echo), scenario, keep, as_json, say
     )

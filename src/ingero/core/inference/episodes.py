@@ -45,14 +45,14 @@ class Finding:
 # waited for its limit already, and one step ends it.
 HOLD_S: Final = {
     FindingKind.STALLED: 0.0,
-    FindingKind.SLOW: 10.0,
+    FindingKind.SLOW: 5.0,
     FindingKind.KV_PRESSURE: 5.0,
     FindingKind.QUEUE: 0.0,
     FindingKind.UNEVEN: 10.0,
 }
 CLEAR_S: Final = {
     FindingKind.STALLED: 0.0,
-    FindingKind.SLOW: 15.0,
+    FindingKind.SLOW: 10.0,
     FindingKind.KV_PRESSURE: 30.0,
     FindingKind.QUEUE: 30.0,
     FindingKind.UNEVEN: 30.0,

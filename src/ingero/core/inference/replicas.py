@@ -10,7 +10,7 @@ from typing import Final
 from ingero.contract.measurements.engines import EngineId, EngineReport
 from ingero.core.inference.baseline import WARM_UP, Baselines, batch_bucket
 
-WINDOW_S: Final = 30.0  # what replicas are compared over
+WINDOW_S: Final = 20.0  # what replicas are compared over
 MAX_SAMPLES: Final = 64  # of one replica
 MIN_SAMPLES: Final = 3  # of a replica, at one size of batch
 SLOW: Final = 1.25  # times the step of the others
