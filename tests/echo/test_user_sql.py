@@ -144,6 +144,7 @@ SCOPED = [
     ("SELECT count(*) FROM node_metrics WHERE cluster_id = 'b'", [[0]]),
     ("SELECT count(*) FROM counter_steps WHERE cluster_id = 'b'", [[0]]),
     ("SELECT count(*) FROM verdicts", [[0]]),
+    ("SELECT count(*) FROM collective_lateness", [[0]]),
 ]
 
 

@@ -17,6 +17,7 @@ TABLES: Final = (
     "node_metrics",
     "counter_rates",
     "counter_steps",
+    "collective_lateness",
 )
 # what a caller with a scope must not read
 FORBIDDEN: Final = (

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+_REGULAR = 0.6
+_MAX_MISSED = 32  # stalls that may go unseen between two that were seen
+
 
 def stall_period(steps: Sequence[int]) -> int | None:
     """Return the steps from one stall to the next, or None where these are irregular."""
@@ -12,4 +15,26 @@ def stall_period(steps: Sequence[int]) -> int | None:
         return None
     middle = float(np.median(gaps))
     regular = float(np.mean(np.abs(gaps - middle) <= max(1.0, 0.1 * middle)))
-    return round(middle) if middle > 1 and regular >= 0.6 else None
+    return round(middle) if middle > 1 and regular >= _REGULAR else None
+
+
+def sampled_period(stalls: Sequence[int], observed: Sequence[int]) -> int | None:
+    """Return the period of stalls where only a share of all positions was observed.
+
+    The answer is the shortest period for which most gaps are multiples of it, and most observed
+    positions that it predicts are stalls.
+    """
+    at, seen = np.unique(np.asarray(stalls)), np.unique(np.asarray(observed))
+    gaps = np.diff(at)
+    if len(gaps) < 2:
+        return None
+    candidates = {
+        round(float(gap) / times) for gap in np.unique(gaps) for times in range(1, _MAX_MISSED + 1)
+    }
+    for period in sorted(each for each in candidates if each > 1):
+        fits = float(np.mean(gaps % period == 0))
+        predicted = seen[(seen - at[0]) % period == 0]
+        hits = float(np.mean(np.isin(predicted, at)))
+        if fits >= _REGULAR and hits >= _REGULAR:
+            return period
+    return None

@@ -71,18 +71,29 @@ class RecentBatches:
     """The last batches of one rank; its collectives are counted from 0 over all batches."""
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[int, RankBatch]] = deque()  # with the number of the first row
+        # with the number of the first row, and the kinds of all rows
+        self._batches: deque[tuple[int, RankBatch, Rows]] = deque()
         self._taken = 0
+        self.newest_kinds: Rows = np.zeros(0, np.int64)
 
-    def add(self, batch: RankBatch) -> None:
-        """Add a batch."""
-        self._batches.append((self._taken, batch))
+    def add(self, batch: RankBatch, kinds: Rows) -> None:
+        """Add a batch with the kind of each of its collectives."""
+        self._batches.append((self._taken, batch, kinds))
         self._taken += len(batch.collectives)
+        self.newest_kinds = kinds
+
+    def kinds(self, rows: NDArray[np.int64]) -> Rows:
+        """Return the kinds of these rows."""
+        found = np.zeros(len(rows), np.int64)
+        for first, _, kinds in self._batches:
+            own = (rows >= first) & (rows < first + len(kinds))
+            found[own] = kinds[rows[own] - first]
+        return found
 
     def pick(self, rows: NDArray[np.int64]) -> list[CollectiveRecord]:
         """Return the records of these rows, in the order given."""
         found: dict[int, CollectiveRecord] = {}
-        for first, batch in self._batches:
+        for first, batch, _ in self._batches:
             own = rows[(rows >= first) & (rows < first + len(batch.collectives))]
             found |= zip(own.tolist(), batch.pick((own - first).astype(np.intp)), strict=True)
         return [found[row] for row in rows.tolist()]

@@ -36,7 +36,7 @@ from ingero.core.collectives.step_points import (
     StepPoints,
     share_of_rank,
 )
-from ingero.core.collectives.step_sample import StepSample
+from ingero.core.collectives.step_sample import StepSample, Weights
 from ingero.core.health.modes import PushOutcome
 from ingero.transport.otlp.client import PushReply
 
@@ -71,6 +71,7 @@ class _Rank:
     stream: LiveSteps = field(default_factory=LiveSteps)
     groups: StepGroups = field(default_factory=StepGroups)
     batches: RecentBatches = field(default_factory=RecentBatches)
+    weights: Weights = field(default_factory=Weights)
     widest: tuple[int, int] = (0, 0)  # size of the largest communicator, and the rank in it
     seen_s: float = 0.0
     who: tuple[str | None, int | None] = (None, None)  # job and rank
@@ -236,7 +237,7 @@ class LiveCollectives:
         else:
             points, records = rank.groups.take(batch.steps), []
         if rank.stream.search.pattern is None:
-            records = _spread(batch, rank.sample.per_s * self.policy.interval_s)
+            records = _spread(rank, batch, rank.sample.per_s * self.policy.interval_s)
         self.counters.incomplete += rank.groups.incomplete - incomplete
         self.counters.thinned += max(len(rows) - len(records), 0)
         if not len(points) and not records:
@@ -253,24 +254,39 @@ class LiveCollectives:
 
 def _sample(rank: _Rank, batch: RankBatch, finished: FinishedSteps) -> list[CollectiveRecord]:
     """Return the collectives of those finished steps that are sent whole."""
-    chosen = rank.sample.choose(finished.step, finished.place, finished.times.span_s)
-    rank.batches.add(batch)
+    rank.batches.add(batch, _kinds(rank, batch))
+    kinds = rank.batches.kinds(finished.row)
+    chosen = rank.sample.choose(finished.step, finished.place, kinds, finished.times.span_s)
     records = rank.batches.pick(finished.row[chosen])
     rank.batches.drop_before(rank.stream.oldest_row)
-    weight = rank.sample.weight
     return [
         replace(record, step=step, place=place, weight=weight)
-        for record, step, place in zip(
-            records, finished.step[chosen].tolist(), finished.place[chosen].tolist(), strict=True
+        for record, step, place, weight in zip(
+            records,
+            finished.step[chosen].tolist(),
+            finished.place[chosen].tolist(),
+            rank.weights.of(kinds[chosen]).tolist(),
+            strict=True,
         )
     ]
 
 
-def _spread(batch: RankBatch, limit: float) -> list[CollectiveRecord]:
+def _kinds(rank: _Rank, batch: RankBatch) -> Rows:
+    """Return the kinds of all collectives of a batch, which are counted here."""
+    rows = batch.collectives
+    kinds = rank.weights.codes(rows.ops, rows.op.astype(np.int64), rows.size_bytes)
+    rank.weights.seen(kinds)
+    return kinds
+
+
+def _spread(rank: _Rank, batch: RankBatch, limit: float) -> list[CollectiveRecord]:
     """Return single collectives, about `limit` of them, while no steps are known."""
     rows = choose_rows(batch.collectives, limit)
-    weight = len(batch.collectives) / max(len(rows), 1)
-    return [replace(record, weight=max(weight, 1.0)) for record in batch.pick(rows)]
+    weights = rank.weights.of(rank.batches.newest_kinds[rows]).tolist()
+    return [
+        replace(record, weight=weight)
+        for record, weight in zip(batch.pick(rows), weights, strict=True)
+    ]
 
 
 def choose_rows(rows: Collectives, limit: float) -> Rows:

@@ -15,13 +15,14 @@ from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
 from ingero.core.collectives.lag import SYNCHRONISING_OPS, PeerLag, measure_lag
 from ingero.core.collectives.matching import Groups, match_collectives
 from ingero.core.collectives.point_to_point import number_point_to_point
-from ingero.core.periods import stall_period
+from ingero.core.periods import sampled_period, stall_period
 from ingero.core.robust import group_medians
 
 CLEAR_MS = 1.0  # a smaller lateness is ignored
 CLEAR_TIMES = 5.0  # the last rank must be this many times later than the group's median
 NAMED_SHARE = 0.6  # share of all waiting that a rank must have caused to be named
 MIN_WAITED = 3
+SAMPLED_FROM = 1.01  # a record with a larger weight is one of a sample
 EXITS = 256  # operations used to align clocks; more only take longer
 
 
@@ -35,6 +36,7 @@ class Waiting:
     wait_ms: Floats
     is_last: Mask  # the rank of its group that the others clearly waited for
     ordinal: Ints  # number of the operation on its communicator, from 0
+    weight: Floats  # how many collectives of its rank a record stands for
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,12 @@ class Late:
     period: int | None
 
 
-def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Waiting:
+def measure_waiting(
+    collectives: Collectives, given_lateness_ms: Floats, weight: Floats | None = None
+) -> Waiting:
     """Return lateness and waiting of each record.
 
-    `given_lateness_ms` is NaN where it was not sent.
+    `given_lateness_ms` is NaN where it was not sent, `weight` where a record stands for itself.
     """
     numbered = number_point_to_point(collectives)
     groups = match_collectives(numbered)
@@ -65,8 +69,15 @@ def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Wait
     typical = group_medians(groups[known], lateness[known], size, is_lower=True)
     clear = highest > np.fmax(CLEAR_MS, CLEAR_TIMES * typical)
     last = known & clear[groups] & (lateness == highest[groups])
+    alone = np.ones(len(collectives))
     return Waiting(
-        groups, lag, lateness, wait, _first_of_each(groups, last), _ordinals(numbered, groups)
+        groups,
+        lag,
+        lateness,
+        wait,
+        _first_of_each(groups, last),
+        _ordinals(numbered, groups),
+        alone if weight is None else np.where(np.isnan(weight), alone, weight),
     )
 
 
@@ -76,16 +87,34 @@ def find_late(collectives: Collectives, waiting: Waiting) -> Late | None:
     if len(rows) < MIN_WAITED:
         return None
     size = len(collectives.recorders)
-    caused = np.bincount(collectives.who[rows], waiting.lateness_ms[rows], size)
+    caused = np.bincount(
+        collectives.who[rows], waiting.lateness_ms[rows] * waiting.weight[rows], size
+    )
     who = int(caused.argmax())
     share = float(caused[who] / caused.sum())
     own = rows[collectives.who[rows] == who]
     if share < NAMED_SHARE or len(own) < MIN_WAITED:
         return None
-    steps = np.unique(waiting.ordinal[own]).tolist()
-    return Late(
-        who, len(own), share, float(np.median(waiting.lateness_ms[own])), stall_period(steps)
+    times = round(float(waiting.weight[own].sum()))
+    lateness_ms = float(np.median(waiting.lateness_ms[own]))
+    return Late(who, times, share, lateness_ms, _period(collectives, waiting, own))
+
+
+def _period(collectives: Collectives, waiting: Waiting, stalls: Ints) -> int | None:
+    """Return the operations between two stalls; of a sample, by the numbers of its operations."""
+    kind = (collectives.comm == collectives.comm[stalls[0]]) & (
+        collectives.op == collectives.op[stalls[0]]
     )
+    if (waiting.weight[kind] <= SAMPLED_FROM).all() or (collectives.seq[kind] < 0).any():
+        return stall_period(np.unique(waiting.ordinal[stalls]).tolist())
+    own = stalls[kind[stalls]]
+    period = sampled_period(collectives.seq[own].tolist(), collectives.seq[kind].tolist())
+    if period is None:
+        return None
+    # sequence numbers count all operations of the communicator
+    on_comm = collectives.comm == collectives.comm[stalls[0]]
+    share = waiting.weight[kind].sum() / waiting.weight[on_comm].sum()
+    return max(round(period * float(share)), 1)
 
 
 def _clocks(collectives: Collectives, groups: Groups) -> dict[int, ClockFit] | None:

@@ -39,10 +39,10 @@ class AnalysisAnswer(msgspec.Struct, kw_only=True):
 async def run_analysis(asker: Asker, asked: AnalysisQuestion) -> AnalysisAnswer:
     """Run one read-only SELECT (DuckDB dialect) over the clusters that this token may see.
 
-    Tables: events, nccl_ops, verdicts, causal_chains, node_metrics (per minute), counter_rates and
-    counter_steps (growth of running totals). `DESCRIBE events` lists its columns; the schema
-    resource explains them. Write table names without a schema prefix, aggregate before you list
-    rows, and filter by received_ts to stay fast. Limits: 10 s and 4 MiB.
+    Tables: events, nccl_ops, collective_lateness, verdicts, causal_chains, node_metrics (per
+    minute), counter_rates and counter_steps (growth of running totals). `DESCRIBE events`
+    lists its columns; the schema resource explains them. Write table names without a schema prefix,
+    aggregate before you list rows, and filter by received_ts to stay fast. Limits: 10 s and 4 MiB.
     """
     clusters = None if asker.key.clusters is None else sorted(asker.key.clusters)
     asker.entry.clusters.extend(clusters or [])

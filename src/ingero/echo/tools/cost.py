@@ -58,7 +58,10 @@ class CostRow(msgspec.Struct):
 
 
 class CostAnswer(Answered, kw_only=True):
-    """Amounts are in `currency`. Per hour means per hour of the time covered by the records."""
+    """Amounts are in `currency`. Per hour means per hour of the time covered by the records.
+
+    `estimated` means that agents sent a sample of all collectives; amounts are for all of them.
+    """
 
     rows: list[CostRow]
     currency: str
@@ -69,6 +72,7 @@ class CostAnswer(Answered, kw_only=True):
     unpriced_gpu_seconds: float
     open_episodes_usd_per_hour: float
     rates_as_of: str
+    estimated: bool = False
 
 
 @question
@@ -109,7 +113,7 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
     return CostAnswer(
         cluster_id=cluster,
         window=asked.window,
-        truncated=len(rows) > asked.limit or bool(loaded and loaded.notes),
+        truncated=len(rows) > asked.limit or bool(loaded and loaded.is_cut),
         notes=notes,
         rows=rows[: asked.limit],
         currency=asker.rates.currency_name,
@@ -120,6 +124,7 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
         unpriced_gpu_seconds=round(unpriced, 9),
         open_episodes_usd_per_hour=open_usd,
         rates_as_of=asker.rates.as_of,
+        estimated=bool(loaded and loaded.estimated_from is not None),
     )
 
 
@@ -143,7 +148,7 @@ async def _rates(asker: Asker, cluster: str, loaded: Records, asked: CostQuestio
 
 
 def _rows(loaded: Records, asked: CostQuestion, rate: Floats) -> list[CostRow]:
-    waited_s = np.nan_to_num(loaded.waiting.wait_ms) / 1e3
+    waited_s = loaded.wait_ms / 1e3
     names = _names(loaded, asked.group_by)
     found: dict[str, CostRow] = {}
     for code, name in enumerate(names.labels):
@@ -162,7 +167,7 @@ def _rows(loaded: Records, asked: CostQuestion, rate: Floats) -> list[CostRow]:
             for price in np.unique(rate[priced])
         ]
         amount = sum(amounts) if amounts else None
-        groups = len(np.unique(loaded.waiting.groups[rows]))
+        groups = loaded.collectives_in(rows)
         found[name] = CostRow(name, round(seconds * asked.gpus_per_rank, 9), amount, groups)
     return sorted(
         found.values(), key=lambda row: (-(row.amount or 0.0), -row.waited_gpu_seconds, row.name)
@@ -196,7 +201,7 @@ def _names(loaded: Records, group_by: str) -> _Names:
 
 def _unpriced(loaded: Records, asked: CostQuestion, rate: Floats) -> float:
     unknown = np.isnan(rate)
-    return float(np.nan_to_num(loaded.waiting.wait_ms)[unknown].sum()) / 1e3 * asked.gpus_per_rank
+    return float(loaded.wait_ms[unknown].sum()) / 1e3 * asked.gpus_per_rank
 
 
 def _span_h(loaded: Records) -> float:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from ingero.core.collectives.columns import Collectives, Floats, Ints
+from ingero.core.collectives.columns import Floats, Ints
 from ingero.core.collectives.waiting import find_late
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question
 from ingero.echo.tools.records import Records, load_records
@@ -74,7 +74,8 @@ class LateRank(msgspec.Struct):
 class NcclAnswer(Answered, kw_only=True):
     """Operations first, then ranks by the waiting they caused.
 
-    `late` is null if no rank stands out.
+    `late` is null if no rank stands out. `estimated` means that agents sent a sample: counts, bytes
+    and times are those of all collectives that it stands for; `records` are those that were sent.
     """
 
     ops: list[OpRollup]
@@ -82,6 +83,7 @@ class NcclAnswer(Answered, kw_only=True):
     late: LateRank | None
     records: int
     incomplete_collectives: int
+    estimated: bool = False
 
 
 @question
@@ -116,13 +118,14 @@ async def nccl_summary(asker: Asker, asked: NcclQuestion) -> NcclAnswer:
     return NcclAnswer(
         cluster_id=cluster,
         window=asked.window,
-        truncated=len(ranks) > asked.limit or bool(loaded.notes),
+        truncated=len(ranks) > asked.limit or loaded.is_cut,
         notes=notes,
         ops=sorted(ops, key=lambda op: -op.waited_rank_seconds),
         ranks=ranks[: asked.limit],
         late=_late(loaded),
         records=len(loaded.collectives),
         incomplete_collectives=missing,
+        estimated=loaded.estimated_from is not None,
     )
 
 
@@ -150,13 +153,13 @@ def _op(loaded: Records, code: int, wanted: str | None) -> OpRollup | None:
     speed = c.size_bytes[rows][moved] / waiting.lag.transfer_ms[rows][moved] / 1e6
     return OpRollup(
         op=c.ops[code],
-        collectives=len(np.unique(waiting.groups[rows])),
+        collectives=loaded.collectives_in(rows),
         records=len(rows),
         ranks=len(np.unique(c.who[rows])),
-        bytes=_bytes(c, rows),
+        bytes=_bytes(loaded, rows),
         p50_ms=round(float(np.median(duration)), 6),
         p99_ms=round(float(np.percentile(duration, 99)), 6),
-        waited_rank_seconds=round(float(np.nansum(waiting.wait_ms[rows])) / 1e3, 6),
+        waited_rank_seconds=round(float(loaded.wait_ms[rows].sum()) / 1e3, 6),
         gigabytes_per_s=round(float(np.median(speed)), 6) if len(speed) else None,
     )
 
@@ -164,7 +167,7 @@ def _op(loaded: Records, code: int, wanted: str | None) -> OpRollup | None:
 def _ranks(loaded: Records, wanted: str | None) -> list[RankRollup]:
     c, waiting = loaded.collectives, loaded.waiting
     total_wait = np.zeros(int(waiting.groups.max(initial=-1)) + 1)
-    np.add.at(total_wait, waiting.groups, np.nan_to_num(waiting.wait_ms))
+    np.add.at(total_wait, waiting.groups, loaded.wait_ms)
     caused = np.where(waiting.is_last, total_wait[waiting.groups], 0.0) / 1e3
     rollups = []
     key = c.op.astype(np.int64) * (len(c.recorders) + 1) + c.who
@@ -177,12 +180,12 @@ def _ranks(loaded: Records, wanted: str | None) -> list[RankRollup]:
                 op=op,
                 node_id=who.node,
                 rank=who.global_rank,
-                collectives=len(rows),
-                bytes=_bytes(c, rows),
+                collectives=round(float(waiting.weight[rows].sum())),
+                bytes=_bytes(loaded, rows),
                 lateness_p50_ms=_known(waiting.lateness_ms[rows], 50),
                 lateness_max_ms=_known(waiting.lateness_ms[rows], 100),
                 peer_lag_p50_ms=_known(waiting.lag.peer_lag_ms[rows], 50),
-                late_times=int(waiting.is_last[rows].sum()),
+                late_times=round(float((waiting.is_last * waiting.weight)[rows].sum())),
                 caused_rank_seconds=round(float(caused[rows].sum()), 6),
             )
         )
@@ -208,8 +211,11 @@ def _is_wanted(op: str, wanted: str | None) -> bool:
     return wanted is None or op.lower() == wanted.lower().removeprefix("nccl")
 
 
-def _bytes(c: Collectives, rows: np.ndarray[Any, Any]) -> int:
-    return int(np.maximum(c.size_bytes[rows], 0).sum())
+def _bytes(loaded: Records, rows: np.ndarray[Any, Any]) -> int:
+    sizes = np.maximum(loaded.collectives.size_bytes[rows], 0)
+    weight = loaded.waiting.weight[rows]
+    # whole numbers are added as such: bytes of a long window exceed what a float holds exactly
+    return int(sizes.sum()) if (weight == 1.0).all() else round(float((sizes * weight).sum()))
 
 
 def _duration_ms(loaded: Records) -> Floats:

@@ -11,6 +11,7 @@ from ingero.core.collectives.waiting import Waiting, measure_waiting
 from ingero.echo.tools.asker import Asker, Column
 
 MAX_RECORDS: Final = 200_000
+NEARLY_ALL: Final = 0.999
 _WHERE: Final = "FROM nccl_ops WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"
 _EXTENT: Final = f"SELECT count(*), min(seq) {_WHERE}"
 _FROM_SEQ: Final = f"SELECT approx_quantile(seq, $3) {_WHERE}"
@@ -18,7 +19,8 @@ _COLUMNS: Final = f"""SELECT node_id, job_id, coalesce(global_rank, rank) AS glo
   nranks, coalesce(comm_id_hash, '') AS comm, comm_seq, op_type, peer, bytes, gpu_duration_ns,
   stream, lateness_ms, coalesce(provider, '') AS provider, coalesce(gpu_model, '') AS gpu_model,
   epoch_ns(ts) AS end_ns,
-  coalesce(epoch_ns(start_ts), epoch_ns(ts) - (duration_ms * 1e6)::BIGINT) AS start_ns, duration_ms
+  coalesce(epoch_ns(start_ts), epoch_ns(ts) - (duration_ms * 1e6)::BIGINT) AS start_ns, duration_ms,
+  weight
 {_WHERE} AND seq >= $3 AND ts IS NOT NULL AND op_type IS NOT NULL AND rank IS NOT NULL
   AND nranks IS NOT NULL"""
 
@@ -38,6 +40,29 @@ class Records:
     prices: list[tuple[str, str]]
     total: int
     notes: list[str]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether older records of the window were left out."""
+        return self.total > MAX_RECORDS
+
+    @property
+    def wait_ms(self) -> Floats:
+        """How long ranks waited, for all collectives that each record stands for; 0 if unknown."""
+        return np.nan_to_num(self.waiting.wait_ms) * self.waiting.weight
+
+    def collectives_in(self, rows: Ints) -> int:
+        """Return how many collectives these records are about, across ranks."""
+        groups = self.waiting.groups[rows]
+        _, of_row, ranks = np.unique(groups, return_inverse=True, return_counts=True)
+        return round(float((self.waiting.weight[rows] / ranks[of_row]).sum()))
+
+    @property
+    def estimated_from(self) -> float | None:
+        """The share of all collectives that was sent; None where all of them were."""
+        stood_for = float(self.waiting.weight.sum())
+        share = len(self.waiting.weight) / stood_for
+        return share if share < NEARLY_ALL else None
 
 
 async def load_records(asker: Asker, cluster: str, window: str) -> Records | None:
@@ -76,10 +101,17 @@ def _measure(columns: dict[str, Column], total: int, notes: list[str]) -> Record
     }
     collectives = from_columns(data, columns["op_type"].values or [], recorders)
     price_code, prices = _pairs(columns["provider"], columns["gpu_model"])
-    waiting = measure_waiting(collectives, columns["lateness_ms"].data)
-    return Records(
+    waiting = measure_waiting(collectives, columns["lateness_ms"].data, columns["weight"].data)
+    found = Records(
         collectives, waiting, columns["duration_ms"].data, price_code, prices, total, notes
     )
+    share = found.estimated_from
+    if share is not None:
+        notes.append(
+            f"estimated: agents sent {share:.1%} of all collectives, each with the number that it "
+            "stands for"
+        )
+    return found
 
 
 def _recorders(columns: dict[str, Column]) -> tuple[Ints, list[Recorder]]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from ingero.errors import StoreError
+from ingero.storage.events.lateness import LATENESS
 from ingero.storage.events.schema import (
     AUDIT_LOG,
     CAUSAL_CHAINS,
@@ -12,10 +13,10 @@ from ingero.storage.events.schema import (
     TABLES,
     VERDICTS,
     VIEWS,
-    Table,
 )
+from ingero.storage.events.table import Table
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 
 
 class Connection(Protocol):
@@ -91,6 +92,7 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
         *comments(CAUSAL_CHAINS),
         *comments(NCCL_OPS),
     ],
+    5: [f"CREATE OR REPLACE VIEW {LATENESS.name} AS {LATENESS.sql}", *comments(LATENESS)],
 }
 
 

@@ -6,19 +6,10 @@ stored. The running total of a cumulative counter never stands in a value column
 of its own, and views turn it into increases.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table, or a view if it has `sql`; columns are `(name, type, comment)`."""
-
-    name: str
-    comment: str
-    columns: tuple[tuple[str, str, str], ...]
-    sql: str | None = None
-
+from ingero.storage.events.lateness import LATENESS
+from ingero.storage.events.table import Table
 
 _IDENTITY = (
     ("cluster_id", "VARCHAR", "Cluster that the sender named; 'default' if it named none"),
@@ -358,7 +349,7 @@ TABLES: Final = (
     META,
     APPLIED_REQUESTS,
 )
-VIEWS: Final = (NODE_METRICS, COUNTER_RATES, COUNTER_STEPS)
+VIEWS: Final = (NODE_METRICS, COUNTER_RATES, COUNTER_STEPS, LATENESS)
 # tables that user SQL may read; the audit log, digests and meta are for the operator only
 READABLE: Final = (
     EVENTS,
@@ -368,4 +359,5 @@ READABLE: Final = (
     VERDICTS,
     COUNTER_RATES,
     COUNTER_STEPS,
+    LATENESS,
 )
