@@ -11,10 +11,22 @@ from tests.support.verdict_pushes import own_time_push
 from ingero.config.providers import ProviderLookup, ProviderRules
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.body import Encoding, decode
 from ingero.contract.otlp.codec import encode_json, encode_protobuf
+from ingero.contract.push.encode import HealthReport, encode_health
+from ingero.contract.types import DetectionMode, Identity, NodeState
 from ingero.fleet.providers import with_provider
 from ingero.transport.otlp.server_grpc import PATHS, peer_address
 
+HEALTHY = HealthReport(
+    at_ns=1,
+    state=NodeState.ACTIVE,
+    score=0.9,
+    signals={},
+    is_degraded=False,
+    mode=DetectionMode.FLEET,
+    fleet_reachable=True,
+)
 RULES = "addresses: {127.0.0.0/8: lambda}\n"
 
 
@@ -42,6 +54,44 @@ async def test_f073_the_address_of_the_connection_decides_the_provider(
         await asyncio.sleep(0)
     recorded = b"".join(path.read_bytes() for path in (tmp_path / "inputs").iterdir())
     assert b"lambda" in recorded  # so that a replay gives the same price
+
+
+@pytest.mark.parametrize("encoding", [Encoding.PROTOBUF, Encoding.JSON])
+async def test_f073_every_metric_that_leaves_fleet_carries_the_provider(
+    encoding: Encoding, tmp_path: Path
+) -> None:
+    """By the rules of the operator: in scraped series, in forwarded bodies, and at verdicts."""
+    (tmp_path / "node_providers.yaml").write_text(RULES)
+    verdict = {"providers_file": str(tmp_path / "node_providers.yaml")}
+    async with running(processors={"ingero": {"verdict": verdict}}) as fleet:
+        forwarded: list[bytes] = []
+        sinks = fleet.receiver.sinks
+        sinks[otlp.MetricsRequest] = (*sinks[otlp.MetricsRequest], Collected(forwarded))
+        identity = Identity(node="n1", cluster="c", provider="aws")
+        request = encode_health(identity, HEALTHY)
+        is_json = encoding is Encoding.JSON
+        body = encode_json(request) if is_json else encode_protobuf(request)
+        headers = {"Content-Type": "application/json"} if is_json else PB
+        await post(f"http://{fleet.addresses['http']}/v1/metrics", body, headers)
+        (page,) = [await series.render() for series in fleet.exporters.series.values()]
+        assert fleet.processor.provider_of("c", "n1") == "lambda"
+    lines = [line for line in page.decode().splitlines() if not line.startswith("#")]
+    assert lines and all('ingero_provider="lambda"' in line for line in lines)
+    (sent,) = forwarded
+    (resource,) = decode(otlp.MetricsRequest, sent, encoding).resource_metrics
+    assert resource.resource is not None
+    values = otlp.plain_attributes(resource.resource.attributes)
+    assert values[names.PROVIDER] == "lambda"
+
+
+class Collected:
+    """A sink that keeps bodies."""
+
+    def __init__(self, bodies: list[bytes]) -> None:
+        self.bodies = bodies
+
+    def offer(self, _kind: object, body: bytes, _encoding: object, _taken: object) -> None:
+        self.bodies.append(body)
 
 
 def test_addresses_win_over_labels_and_both_over_what_an_agent_reports() -> None:

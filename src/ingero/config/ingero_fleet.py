@@ -69,6 +69,14 @@ class FleetBlockConfig:
         help="Name of the training job that this node works for.",
     )
     role: str | None = setting(None, help="Role of this node in the job, for example `pp2`.")
+    provider: str | None = setting(
+        None,
+        flag="--fleet-provider",
+        metavar="NAME",
+        computed="as the firmware of the machine says, for AWS, Google Cloud and Azure",
+        help="Provider of this node, such as lambda, coreweave or onprem: a label of its metrics, "
+        "and what its GPUs are priced by.",
+    )
     workload_type: str = setting(
         "unknown",
         flag="--fleet-workload-type",
@@ -179,7 +187,7 @@ class FleetBlockConfig:
             )
         if self.insecure and (self.tls.ca or self.tls.cert or self.tls.key):
             raise ConfigError("insecure and tls exclude each other; remove one")
-        for name in ("cluster_id", "node_id", "job_id", "role", "workload_type"):
+        for name in ("cluster_id", "node_id", "job_id", "role", "provider", "workload_type"):
             value = getattr(self, name)
             if value is not None and problem_with_id(value):
                 raise ConfigError(

@@ -43,7 +43,6 @@ from ingero.fleet.page.hub import LiveHub
 from ingero.fleet.page.metrics import live_families
 from ingero.fleet.page.routes import live_routes
 from ingero.fleet.processor import FleetProcessor, Taken
-from ingero.fleet.providers import with_provider
 from ingero.fleet.receive import Receiver
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdict_metrics import verdict_families
@@ -76,7 +75,8 @@ class FleetService:
             expected_nodes=settings.quorum.expected_nodes,
             max_clusters=settings.max_clusters,
         )
-        self.receiver = Receiver(self.processor)
+        providers = load_providers(settings.verdict.providers_file)
+        self.receiver = Receiver(self.processor, providers=providers)
         self.exporters = FleetExporters(self.processor.policy.ttl_s)
         self._listeners = FleetListeners()
         self.addresses = self._listeners.addresses
@@ -87,7 +87,6 @@ class FleetService:
         # verdicts carry Unix time, computed so that it never steps back
         self.unix_offset_s = time.time() - time.monotonic()
         rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
-        self._providers = load_providers(verdict.providers_file)
         self.verdicts = VerdictService(
             rates,
             max_clusters=settings.max_clusters,
@@ -179,8 +178,6 @@ class FleetService:
     def _measured(
         self, request: MetricsRequest, cluster: str, now_s: float, address: str | None
     ) -> None:
-        # recorded with its provider, so that a replay gives the same prices
-        request = with_provider(request, self._providers, address)
         at_s = now_s + self.unix_offset_s
         self._record(PUSH, at_s, cluster, lambda: encode_protobuf(request))
         if not is_of_engines(request):
@@ -242,7 +239,7 @@ class FleetService:
     async def _render_own(self) -> bytes:
         return render(
             cluster_families(self.processor)
-            + verdict_families(self.verdicts)
+            + verdict_families(self.verdicts, self.processor.provider_of)
             + cause_families(self.verdicts)
             + engine_families(self.verdicts.engines)
             + recording_families(self._inputs)

@@ -308,6 +308,13 @@ class FleetProcessor:
         served = ServedThreshold(after.served or 0.0, after.quorum_met, reason)
         cluster.served = COLD_START if not served.value else served
 
+    def provider_of(self, cluster: str, node: str) -> str | None:
+        """Return the provider that a node reported, or that rules assign to it."""
+        found = self.clusters.get(cluster)
+        row = found.roster.rows.get(node) if found is not None else None
+        report = found.roster.reports[row] if found is not None and row is not None else None
+        return report.provider if report is not None else None
+
     def served(self, cluster: str) -> ServedThreshold:
         """Return the threshold of a cluster; a cold start where it is unknown."""
         found = self.clusters.get(cluster)

@@ -1,15 +1,29 @@
-"""The cloud provider of a sender, set in its measurements before they are priced."""
+"""The provider of a sender, set in its metrics by the rules of the operator as they arrive."""
 
 import msgspec
 
 from ingero.config.providers import ProviderLookup
 from ingero.contract import names
+from ingero.contract.otlp.body import Encoding, decode
+from ingero.contract.otlp.codec import encode_json, encode_protobuf
 from ingero.contract.otlp.values import (
     MetricsRequest,
     ResourceMetrics,
     attributes,
     plain_attributes,
 )
+from ingero.errors import MalformedPush, TooLarge
+
+
+def body_with_provider(
+    body: bytes, encoding: Encoding, providers: ProviderLookup, address: str | None
+) -> bytes:
+    """Return a body in which the provider is set; one that cannot be read stays as it is."""
+    try:
+        request = with_provider(decode(MetricsRequest, body, encoding), providers, address)
+    except (MalformedPush, TooLarge):
+        return body
+    return encode_json(request) if encoding is Encoding.JSON else encode_protobuf(request)
 
 
 def with_provider(

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from ingero.compiled import FAST_PATH, compiled_or_pure
+from ingero.config.providers import ProviderLookup
 from ingero.contract.names import (
     ASK_HEADER,
     ASK_METADATA,
@@ -32,6 +33,7 @@ from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum
 from ingero.errors import MalformedPush, TooLarge
 from ingero.fleet.allowed_clusters import refused_cluster
 from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken, decode_large_push
+from ingero.fleet.providers import body_with_provider
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import CHALLENGE, CHALLENGE_HEADER, Key, TokenScope
 from ingero.transport.otlp.decoding import INLINE_BYTES, DecodingThread, finish_in_slices
@@ -79,6 +81,7 @@ class Receiver:
         http_token: Access | None = None,
         grpc_token: Access | None = None,
         max_requests_per_s: int = 0,
+        providers: ProviderLookup | None = None,
     ) -> None:
         self.processor = processor
         self.sinks = sinks or {}
@@ -88,6 +91,8 @@ class Receiver:
         self.http_token = http_token or Access(None)
         self.grpc_token = grpc_token or Access(None)
         self.max_requests_per_s = max_requests_per_s
+        # rules change what was received, so that every push is decoded
+        self.providers = providers if providers is not None and not providers.is_empty else None
         self.draining = False
         # by transport and status, without the plain pushes that were accepted
         self.replies: Counter[tuple[str, int]] = Counter()
@@ -111,7 +116,7 @@ class Receiver:
     # --- Plain pushes ---
     def fast_path(self, max_body_bytes: int) -> FastPath:
         """Return the compiled fast path for pushes of known nodes; `answer` handles all others."""
-        if PushFastPath is None:
+        if PushFastPath is None or self.providers is not None:
             return no_fast_path
         fast_path: FastPath = PushFastPath(
             self,
@@ -130,9 +135,12 @@ class Receiver:
     ) -> bytes | None:
         """Handle a plain metrics push and return the whole HTTP reply.
 
-        Returns None for a large body that only the full decoder can read.
+        Returns None for a large body that only the full decoder can read, and where rules about
+        providers apply.
         """
         is_json, query, header, authorization, body = request
+        if self.providers is not None:
+            return None
         if len(body) > INLINE_BYTES and decode_plain_push(body, is_json) is None:
             return None
         encoding = Encoding.JSON if is_json else Encoding.PROTOBUF
@@ -291,7 +299,15 @@ class Receiver:
             self._allowance -= 1
         return admitted
 
+    def _provided(self, inbound: Inbound) -> Inbound:
+        """Return a request with the provider that the rules of the operator assign."""
+        if self.providers is None or inbound.kind is not MetricsRequest:
+            return inbound
+        body = body_with_provider(inbound.body, inbound.encoding, self.providers, inbound.address)
+        return replace(inbound, body=body)
+
     def _take(self, inbound: Inbound) -> Taken:
+        inbound = self._provided(inbound)
         kind, body, encoding, cluster = (
             inbound.kind,
             inbound.body,
@@ -308,6 +324,8 @@ class Receiver:
         return self._offered(inbound, taken)
 
     async def _take_large(self, inbound: Inbound) -> Taken:
+        if self.providers is not None:
+            inbound = await self._decoding.run(self._provided, inbound)
         kind, body, encoding, cluster = (
             inbound.kind,
             inbound.body,

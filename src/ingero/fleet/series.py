@@ -49,7 +49,7 @@ _RESOURCE_LABELS: Final = {
     names.NODE_RANK: "node_rank",
     names.LOCAL_RANK: "local_rank",
     names.ROLE: "role",
-    names.PROVIDER: "provider",
+    names.PROVIDER: "ingero_provider",
     "service.name": "service_name",
     "service.instance.id": "service_instance_id",
     "host.name": "host_name",

@@ -1,5 +1,6 @@
 """Prometheus metrics of verdicts and lag, computed when they are scraped."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ingero.contract.exposition import Family, Labels, counter, gauge
@@ -10,7 +11,16 @@ if TYPE_CHECKING:
     from ingero.fleet.cluster_verdicts import ClusterVerdicts
 
 
-def verdict_families(verdicts: VerdictService) -> list[Family]:
+ProviderOf = Callable[[str, str], str | None]  # by cluster and node
+
+
+def no_provider(_cluster: str, _node: str) -> None:
+    """Return no provider: for verdicts without a roster of nodes."""
+
+
+def verdict_families(
+    verdicts: VerdictService, provider_of: ProviderOf = no_provider
+) -> list[Family]:
     """Return open verdicts, ranks that are judged, and what was received, unused and freed."""
     counters = verdicts.counters
     inputs = {
@@ -21,7 +31,7 @@ def verdict_families(verdicts: VerdictService) -> list[Family]:
         "refused_cluster": counters.refused_clusters,
     }
     return [
-        *_open_families(verdicts),
+        *_open_families(verdicts, provider_of),
         gauge(
             "ingero_fleet_verdict_ranks",
             "Ranks whose own times are judged, or whose baseline is still learned",
@@ -31,7 +41,7 @@ def verdict_families(verdicts: VerdictService) -> list[Family]:
                 for state, count in verdicts.rank_counts(cluster).items()
             ],
         ),
-        *_lag_families(verdicts),
+        *_lag_families(verdicts, provider_of),
         counter(
             "ingero_fleet_verdict_changes_total",
             "Verdicts that were new or changed",
@@ -46,8 +56,11 @@ def verdict_families(verdicts: VerdictService) -> list[Family]:
     ]
 
 
-def _open_families(verdicts: VerdictService) -> list[Family]:
-    found = [(_labels(cluster, verdict), verdict) for cluster, verdict in verdicts.open_verdicts()]
+def _open_families(verdicts: VerdictService, provider_of: ProviderOf) -> list[Family]:
+    found = [
+        (_labels(cluster, verdict, provider_of(cluster, verdict.node)), verdict)
+        for cluster, verdict in verdicts.open_verdicts()
+    ]
     return [
         gauge(
             "ingero_fleet_verdict",
@@ -112,7 +125,7 @@ def _unused(cluster: "ClusterVerdicts") -> dict[str, int]:
     }
 
 
-def _lag_families(verdicts: VerdictService) -> list[Family]:
+def _lag_families(verdicts: VerdictService, provider_of: ProviderOf) -> list[Family]:
     lags: list[tuple[Labels, float]] = []
     lateness: list[tuple[Labels, float]] = []
     for name, cluster in sorted(verdicts.clusters.items()):
@@ -123,7 +136,12 @@ def _lag_families(verdicts: VerdictService) -> list[Family]:
             for index, value in sorted(measured.items()):
                 member = cluster.engine.registry.members[index]
                 rank = "" if member.rank is None else str(member.rank)
-                labels = (("cluster_id", name), ("node_id", member.node), ("rank", rank))
+                labels = (
+                    ("cluster_id", name),
+                    *_provider(provider_of(name, member.node)),
+                    ("node_id", member.node),
+                    ("rank", rank),
+                )
                 rows.append((labels, value * scale))
     return [
         gauge(
@@ -139,13 +157,18 @@ def _lag_families(verdicts: VerdictService) -> list[Family]:
     ]
 
 
-def _labels(cluster: str, verdict: Verdict) -> Labels:
+def _provider(provider: str | None) -> Labels:
+    return (("ingero_provider", provider),) if provider else ()
+
+
+def _labels(cluster: str, verdict: Verdict, provider: str | None) -> Labels:
     return (
         ("class", str(verdict.cause_class)),
         ("cluster_id", cluster),
         *((("engine", verdict.engine),) if verdict.engine else ()),
         ("episode", verdict.episode),
         ("ingero_job", verdict.job or ""),  # Prometheus owns the label `job`
+        *_provider(provider),
         ("node_id", verdict.node),
         ("rank", "" if verdict.rank is None else str(verdict.rank)),
         *((("silenced", "true"),) if verdict.silenced else ()),

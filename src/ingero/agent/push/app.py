@@ -91,7 +91,7 @@ class Agent:
             role=fleet.role,
             rank=fleet.node_rank if fleet.world_size else None,
             world_size=fleet.world_size or None,
-            provider=who.provider(),
+            provider=fleet.provider or who.provider(),
             labels=tuple(sorted(config.agent.labels.items())),
         )
         self._connections = Connections(config, fleet.endpoint, self.identity)

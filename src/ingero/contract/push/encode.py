@@ -98,10 +98,10 @@ def encode_straggler_event(identity: Identity, event: StragglerEvent) -> Metrics
     if event.event_id:
         values[names.EVENT_ID] = event.event_id
     metric = _gauge(names.STRAGGLER_EVENT, int(event.is_straggler), event.at_ns, values)
-    return _request(identity_resource(identity, with_provider=False), [metric])
+    return _request(identity_resource(identity), [metric])
 
 
-def identity_resource(identity: Identity, *, with_provider: bool = True) -> Resource:
+def identity_resource(identity: Identity) -> Resource:
     """Return the OTLP resource of a node, or of one of its ranks."""
     values: dict[str, Plain] = {names.NODE_ID: identity.node, names.CLUSTER_ID: identity.cluster}
     if identity.world_size:
@@ -114,7 +114,7 @@ def identity_resource(identity: Identity, *, with_provider: bool = True) -> Reso
         names.JOB_ID: identity.job,
         names.ROLE: identity.role,
         names.GPU_MODEL: identity.gpu_model,
-        names.PROVIDER: identity.provider if with_provider else None,
+        names.PROVIDER: identity.provider,
     }
     values |= {f"{names.LABEL_PREFIX}{key}": value for key, value in identity.labels}
     return Resource(
