@@ -48,6 +48,38 @@ def test_aws_is_ec2_and_people_type_short_names() -> None:
 
 
 @pytest.mark.parametrize(
+    ("printed", "rate"),
+    [
+        ("NVIDIA L4", 0.85),
+        ("NVIDIA H100 80GB HBM3", 12.29),
+        ("NVIDIA A100-SXM4-80GB", 4.10),
+        ("nvidia  l4 24gb", 0.85),
+        ("NVIDIA H200", None),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA A100 80GB PCIe", None),
+        ("NVIDIA B200", None),
+        ("NVIDIA GB200", None),
+        ("AMD Instinct MI300X", None),
+        ("NVIDIA L40", None),
+        ("NVIDIA", None),
+        ("", None),
+    ],
+)
+def test_names_as_drivers_print_them_are_understood(printed: str, rate: float | None) -> None:
+    """No price is guessed for a product that the table does not have."""
+    assert load_rates().find("ec2", printed) == rate
+
+
+def test_a_model_without_a_price_says_which_setting_gives_it_one() -> None:
+    table = load_rates()
+    assert table.hint("aws", "NVIDIA H200", "rates_file") == (
+        "no price is known for NVIDIA H200 at ec2: put it into the file of rates_file "
+        "(`ingero rates check FILE` checks the file)"
+    )
+    assert "set fleet.provider" in table.hint(None, "NVIDIA H200", "rates_file")
+
+
+@pytest.mark.parametrize(
     ("before", "after", "complaint"),
     [
         ("fallback_rate: 1.5", "fallback_rate: -1", "fallback_rate: -1 is not a rate"),

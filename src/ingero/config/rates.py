@@ -1,6 +1,7 @@
 """The price of a GPU hour by provider and model: a dated table, overridden by an own file."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -13,6 +14,7 @@ from ingero.config.loader import MAX_CONFIG_BYTES, yaml_complaint
 from ingero.errors import ConfigError, ForeignFile, TooLarge
 from ingero.files import read_regular
 
+_MEMORY = re.compile(r"\d+gb")
 ALIASES = {
     "aws": "ec2",
     "amazon": "ec2",
@@ -39,9 +41,27 @@ class RateTable:
         return sum(len(rates) for rates in self.providers.values())
 
     def find(self, provider: str | None, gpu_model: str | None) -> float | None:
-        """Return the rate of a model by its exact name, else the fallback; None if that is 0."""
-        known = self.providers.get(canonical_provider(provider or ""), {}).get(gpu_model or "")
+        """Return the rate of a model as drivers print it, else the fallback; None if that is 0."""
+        rows = self.providers.get(canonical_provider(provider or ""), {})
+        known = rows.get(gpu_model or "")
+        if known is None and gpu_model:
+            alike = [rate for model, rate in rows.items() if _is_same_model(model, gpu_model)]
+            known = alike[0] if len(alike) == 1 else None
         return known if known is not None else (self.fallback_rate or None)
+
+    def hint(self, provider: str | None, gpu_model: str | None, setting: str) -> str:
+        """Return what to set so that a GPU gets a price; `setting` names the file of own prices."""
+        if not gpu_model:
+            return "the GPU model is unknown, so there is no price"
+        if not provider:
+            return (
+                f"{gpu_model} has no price, because its provider is unknown: set fleet.provider in "
+                "the ingero.yaml of its node"
+            )
+        return (
+            f"no price is known for {gpu_model} at {canonical_provider(provider)}: put it into "
+            f"the file of {setting} (`ingero rates check FILE` checks the file)"
+        )
 
     def guess(self, provider: str | None, gpu_model: str) -> float | None:
         """Return the lowest rate that matches part of a model name, of one provider or of any."""
@@ -60,6 +80,24 @@ class RateTable:
         for name, rates in other.providers.items():
             merged[name] = {**merged.get(name, {}), **rates}
         return replace(other, providers=merged, sources={**self.sources, **other.sources})
+
+
+def _is_same_model(row: str, printed: str) -> bool:
+    """Return whether a row is about a model that a driver prints, such as `NVIDIA L4`.
+
+    Case and spaces do not matter, and one of the two may lack the size of the memory. Anything else
+    is another product with another price: `H100 PCIe` is not `H100 80GB HBM3`.
+    """
+    one, other = (_words(name) for name in (row, printed))
+    shorter, longer = sorted((one, other), key=len)
+    rest = longer[len(shorter) :]
+    return longer[: len(shorter)] == shorter and (
+        not rest or (len(rest) == 1 and _MEMORY.fullmatch(rest[0]) is not None)
+    )
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in name.lower().split() if word != "nvidia"]
 
 
 def canonical_provider(name: str) -> str:

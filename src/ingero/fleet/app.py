@@ -42,6 +42,7 @@ from ingero.fleet.page.cluster_view import Moment
 from ingero.fleet.page.hub import LiveHub
 from ingero.fleet.page.metrics import live_families
 from ingero.fleet.page.routes import live_routes
+from ingero.fleet.pricing.gpus import GpuPrices
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver
 from ingero.fleet.silences import Silences
@@ -87,6 +88,7 @@ class FleetService:
         # verdicts carry Unix time, computed so that it never steps back
         self.unix_offset_s = time.time() - time.monotonic()
         rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
+        self._prices = GpuPrices(rates)
         self.verdicts = VerdictService(
             rates,
             max_clusters=settings.max_clusters,
@@ -240,6 +242,7 @@ class FleetService:
         return render(
             cluster_families(self.processor)
             + verdict_families(self.verdicts, self.processor.provider_of)
+            + self._prices.families(self.processor)
             + cause_families(self.verdicts)
             + engine_families(self.verdicts.engines)
             + recording_families(self._inputs)

@@ -27,6 +27,7 @@ from ingero.core.collectives.live_matching import CollectiveMatcher, Matched
 from ingero.core.collectives.live_roles import LiveRoles
 from ingero.core.collectives.live_steps import LiveSteps
 from ingero.core.collectives.own_time_queue import OwnTimeQueue
+from ingero.core.cost import barrier_idle_s
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
@@ -73,6 +74,7 @@ class ClusterVerdicts:
     lateness_s: dict[int, float] = field(default_factory=dict)
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
     measured_s: dict[int, float] = field(default_factory=dict)  # when lateness and lag were
+    idle_gpu_s: float = 0.0  # time that ranks waited at collectives for the last one, in total
     resolved: dict[str, tuple[Verdict, float]] = field(default_factory=dict)  # by episode
 
     def register(self, member: Member, now_s: float) -> int | None:
@@ -227,6 +229,9 @@ class ClusterVerdicts:
         lag = measure_lag(columns, matched.groups, {})
         clock_free, size = np.isfinite(lag.error_ms), len(columns.recorders)
         lateness_ms = _means(columns.who[clock_free], lag.lateness_ms[clock_free], size)
+        self.idle_gpu_s += barrier_idle_s(
+            matched.groups[clock_free], lag.lateness_ms[clock_free], columns.weight[clock_free]
+        )
         peer_lag_ms = _means(columns.who[lag.is_quorate], lag.peer_lag_ms[lag.is_quorate], size)
         for recorder, late_ms, behind_ms in zip(
             columns.recorders, lateness_ms, peer_lag_ms, strict=True

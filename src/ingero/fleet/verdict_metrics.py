@@ -154,6 +154,14 @@ def _lag_families(verdicts: VerdictService, provider_of: ProviderOf) -> list[Fam
             "How late a rank arrived at its recent collectives",
             lateness,
         ),
+        counter(
+            "ingero_fleet_barrier_idle_gpu_seconds_total",
+            "Time that ranks waited at collectives for the last one; seconds of all ranks added",
+            [
+                ((("cluster_id", name),), cluster.idle_gpu_s)
+                for name, cluster in sorted(verdicts.clusters.items())
+            ],
+        ),
     ]
 
 

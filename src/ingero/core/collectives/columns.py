@@ -50,6 +50,7 @@ class Collectives:
     source: NDArray[np.int8]
     step: Ints
     place: NDArray[np.int32]
+    weight: NDArray[np.float32]  # how many collectives a row stands for; unknown means one
     ops: tuple[str, ...]
     recorders: tuple[Recorder, ...]
 
@@ -91,7 +92,7 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "who": np.int32, "comm": np.uint64, "seq": np.int64, "op": np.int16, "rank": np.int32,
     "nranks": np.int32, "peer": np.int32, "size_bytes": np.int64, "start_ns": np.int64,
     "end_ns": np.int64, "gpu_duration_ns": np.int64, "stream": np.int64, "source": np.int8,
-    "step": np.int64, "place": np.int32,
+    "step": np.int64, "place": np.int32, "weight": np.float32,
 }  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def from_records(records: Iterable[CollectiveRecord]) -> Collectives:
     rows = list(records)
     ops = _Codes[str]()
     recorders = _Codes[Recorder]()
-    columns: dict[str, Sequence[int]] = {
+    columns: dict[str, Sequence[float]] = {
         "who": [recorders.code(Recorder(row.job, row.node, row.global_rank)) for row in rows],
         "comm": [row.comm for row in rows],
         "seq": [_or_unknown(row.seq) for row in rows],
@@ -116,12 +117,13 @@ def from_records(records: Iterable[CollectiveRecord]) -> Collectives:
         "source": [SOURCES.index(row.source) for row in rows],
         "step": [_or_unknown(row.step) for row in rows],
         "place": [_or_unknown(row.place) for row in rows],
+        "weight": [row.weight for row in rows],
     }
     return from_columns(columns, tuple(ops), tuple(recorders))
 
 
 def from_columns(
-    columns: Mapping[str, Sequence[int] | NDArray[np.generic]],
+    columns: Mapping[str, Sequence[float] | NDArray[np.generic]],
     ops: Sequence[str],
     recorders: Sequence[Recorder],
 ) -> Collectives:

@@ -104,10 +104,7 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
         else [f"no collective arrived in the window {asked.window}"]
     )
     if unpriced:
-        notes.append(
-            "some GPUs have no rate: set ingero.provider and ingero.gpu_model, or pass "
-            "usd_per_gpu_hour"
-        )
+        notes.append(_hint(asker, loaded))
     if len(rows) > asked.limit:
         notes.append(f"{len(rows) - asked.limit} more rows; raise limit")
     return CostAnswer(
@@ -197,6 +194,19 @@ def _names(loaded: Records, group_by: str) -> _Names:
     of_recorder = np.array([labels.index(recorder.node or "unknown") for recorder in c.recorders])
     blamed[waiting.groups[rows]] = of_recorder[c.who[rows]]
     return _Names(blamed[waiting.groups], labels)
+
+
+def _hint(asker: Asker, loaded: Records | None) -> str:
+    """Return what to set so that the GPUs without a price get one."""
+    pairs = [] if loaded is None else loaded.prices
+    for provider, model in pairs:
+        if model and asker.rates.find(provider, model) is None:
+            return (
+                asker.rates.hint(provider, model, "gpu_rates_file") + "; or pass usd_per_gpu_hour"
+            )
+    return (
+        "some GPUs have no rate: set ingero.provider and ingero.gpu_model, or pass usd_per_gpu_hour"
+    )
 
 
 def _unpriced(loaded: Records, asked: CostQuestion, rate: Floats) -> float:
