@@ -375,3 +375,20 @@ def test_the_job_must_have_waited_for_long_and_own_time_must_have_grown(
     rows.span_s[:4] = 2.0
     found = advance.has_advance(rows, np.full(4, effect), VerdictPolicy())
     assert found.tolist() == [is_found, False, is_found, is_found]
+
+
+def test_each_channel_remembers_where_it_left_zero() -> None:
+    rows, cohorts = table()
+    wait(rows, cohorts, calm_waits(60))
+    cohorts.step_samples[1] = 70
+    wait(rows, cohorts, [np.zeros(4)] * 10)
+    assert rows.advance_rose_at[2] == 70
+    cohorts.step_samples[1] = 80
+    wait(rows, cohorts, [np.array([0, 0, 0.2, 0])] * 3)
+    assert rows.advance_rose_at[2] == 70
+    assert rows.advance_rose_at[0] == 80
+    steps(rows, cohorts, [[0.0] * 4] * 500)
+    steps(rows, cohorts, [[0.2, 0, 0, 0]])
+    cohorts.step_samples[1] = 90
+    steps(rows, cohorts, [[0.0] * 4])
+    assert rows.stall_rose_at[:2].tolist() == [80, 90]

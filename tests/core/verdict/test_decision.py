@@ -208,6 +208,26 @@ def test_a_member_that_always_was_slow_is_blamed_once_its_baseline_is_complete(
         assert registry.rows.channel[0] == CHRONIC
 
 
+def test_a_member_that_always_was_slow_recovers_when_it_is_as_fast_as_its_peers() -> None:
+    registry = world()
+    registry.rows.raw_bias[0] = registry.rows.bias[0] = 0.06
+    assert step(registry) == STRAGGLER
+    registry.rows.recent_excess[0] = -0.05
+    assert step(registry) == STRAGGLER
+    registry.rows.recent_excess[0] = -0.053
+    assert step(registry) == RECOVERING
+
+
+@pytest.mark.parametrize(("samples", "state"), [(95, HEALTHY), (96, STRAGGLER)])
+def test_a_baseline_is_complete_at_four_times_its_first_history(samples: int, state: int) -> None:
+    """Samples of ten seconds need 24 of them for the first one."""
+    registry = world()
+    registry.cohorts.sample_s[registry.rows.cohort[0]] = 10.0
+    registry.rows.raw_bias[0] = registry.rows.bias[0] = 0.06
+    registry.rows.baseline_samples[0] = samples
+    assert step(registry) == state
+
+
 def test_rank_zero_and_members_of_small_cohorts_may_always_be_slow() -> None:
     for change in ("is_structural", "is_small"):
         registry = world()
@@ -375,3 +395,35 @@ def test_the_bias_goes_on_as_a_clipped_mean_and_moves_by_a_hundredth_at_most() -
     rows.samples[0] = 8 * HISTORY
     baseline.learn(rows, registry.cohorts, one, np.array([-9.0]))
     assert rows.bias[0] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(("moved", "is_learned"), [(0.0095, True), (0.0105, False)])
+def test_a_refined_baseline_is_refused_where_a_slowdown_is_being_learned(
+    moved: float, is_learned: bool
+) -> None:
+    registry = learned(np.full((RANKS, 60), 0.02))
+    rows = registry.rows
+    rows.history[:RANKS, :120] = 0.02 + moved
+    rows.samples[:RANKS] = 120
+    baseline.compute(rows, registry.cohorts, np.arange(RANKS), POLICY)
+    assert rows.raw_bias[0] == pytest.approx(0.02 + moved * is_learned)
+    assert rows.baseline_samples[0] == 120
+
+
+def test_groups_that_no_label_explains_are_not_capped() -> None:
+    history = noise(spread=0.001)
+    history[:4] += 0.1
+    registry = learned(history)
+    assert registry.cohorts.is_split[registry.rows.cohort[0]]
+    assert registry.rows.bias[0] == pytest.approx(registry.rows.raw_bias[0])
+    assert registry.rows.raw_bias[0] == pytest.approx(0.1, abs=0.001)
+
+
+def test_a_short_record_is_taken_for_more_correlated_than_it_looks() -> None:
+    """White noise of 20 samples of 8 members: 1/20 for the bias, and 1/√160 for the error."""
+    rows = learned(noise(20, spread=0.05)).rows
+    raw = float(np.median(rows.correlation[:RANKS]))
+    correlation = max(raw + (1 + 3 * raw) / 20 + 1 / np.sqrt(160), 0.0)
+    expected = 3 * np.sqrt((1 + correlation) / (1 - correlation)) / np.sqrt(20)
+    assert rows.k[0] == pytest.approx(expected, rel=1e-3)
+    assert 0.5 < expected < 1.5

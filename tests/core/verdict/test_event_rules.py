@@ -483,3 +483,70 @@ def test_other_ranks_and_split_or_small_cohorts_are_not_structural() -> None:
     noisy = first_rank()
     noisy.rows.scale[0] = 0.11
     assert find_structural(noisy, POLICY) == []
+
+
+def test_one_member_that_reports_is_too_few_but_not_a_stop() -> None:
+    assert lasting(cohorts_of(1), live=1.0) == COVERAGE
+
+
+def test_the_event_that_is_open_already_stays_where_it_was_said() -> None:
+    cohorts = cohorts_of(1, 1)
+    cohorts.event[1] = TOGETHER
+    assert judged(cohorts, moving=8.0, now_s=1008.0)[0] == [CLEAR, TOGETHER]
+
+
+def test_a_young_job_that_becomes_much_faster_has_settled() -> None:
+    """It was compiling: what was learned before is void, if its steps became shorter as well."""
+    for fall, step_log, now_s, has_settled in (
+        (-0.71, -0.8, 300.0, True),
+        (-0.69, -0.8, 300.0, False),
+        (-0.71, -0.3, 300.0, False),
+        (-0.71, np.nan, 300.0, True),
+        (-0.71, -0.8, 700.0, False),
+    ):
+        cohorts = cohorts_of(1)
+        cohorts.level[0] = cohorts.slow_level[0] = fall
+        cohorts.step_log[0, :2] = [0.0, step_log]
+        cohorts.step_samples[0] = 2
+        judged(cohorts, now_s=now_s)
+        assert bool(cohorts.has_settled[0]) == has_settled
+
+
+def test_a_group_needs_others_to_compare_with() -> None:
+    assert grouped(members(4), [0, 1])[0].of_job
+    assert not grouped(members(3), [0, 1])[0].of_job
+
+
+def test_members_that_are_not_judged_are_in_no_group() -> None:
+    registry = members(8)
+    registry.rows.cusum[[2, 3]] = 5.1
+    known = np.arange(8) != 3
+    everyone = np.ones(8, bool)
+    assert not Groups(registry).advance(known, everyone, 1000.0).any()
+    assert not Groups(registry).advance(everyone, known, 1000.0).any()
+
+
+def test_models_are_compared_by_ratio() -> None:
+    registry = MemberRegistry(POLICY)
+    for rank in range(6):
+        model = "old" if rank < 3 else "new"
+        registry.put(
+            Member(cluster="c", node=f"n{rank}", rank=rank + 1, job="j", gpu_model=model), 0.0
+        )
+    old, new = int(registry.rows.cohort[0]), int(registry.rows.cohort[3])
+    registry.cohorts.baseline_level[[old, new]] = 0.0
+    for slow_s, is_found in ((0.0219, False), (0.0221, True)):
+        registry.cohorts.level[[old, new]] = np.log([slow_s, 0.02])
+        findings = find_structural(registry, POLICY)
+        assert bool(findings) == is_found
+    assert findings[0].loss == pytest.approx(0.0021 / 0.0221)  # of its own time, without steps
+
+
+def test_a_rank_that_is_not_punctual_hides_no_other_one() -> None:
+    registry = punctual([100, 200, 306, 406], 450)
+    rows = registry.rows
+    rows.onsets[3, :4] = [100, 200, 300, 400]
+    rows.onset_count[3], rows.stall_size[3] = 4, math.log(11.0)
+    rows.onset_count[[0, 2]] = 0
+    registry.rows.onset_count[1] = 0
+    assert [finding.member for finding in find_structural(registry, POLICY)] == [3]

@@ -355,4 +355,7 @@ def test_the_price_of_a_job_is_that_of_its_present_members() -> None:
     found.rows.last_seen_s[0] = 1000.0
     assert job_usd(found.rows, 0, VerdictPolicy()) == pytest.approx(6.0)
     assert math.isnan(job_usd(registry().rows, 0, VerdictPolicy()))
+    other = Member(cluster="c", node="x", rank=9, job="other", usd_per_gpu_hour=50.0)
+    found.rows.last_seen_s[found.put(other, 0.0)] = 1000.0
+    assert job_usd(found.rows, 0, VerdictPolicy()) == pytest.approx(6.0)
     assert found.rows.state[0] == HEALTHY
