@@ -1,5 +1,6 @@
 """The heat map: readable labels, one cell per worker and step, bounded size."""
 
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -183,7 +184,7 @@ def test_colours_run_from_the_pace_to_the_largest_excess() -> None:
     ("value", "fill"),
     [
         (1.0, WHITE), (1.1, "#fdbb84"), (1.2, "#e34a33"), (1.3, DARKEST), (1.9, DARKEST),
-        (1.05, "#fed9b8"), (0.925, "#9ecae1"), (0.85, BLUEST), (0.5, BLUEST),
+        (1.05, "#fed9b8"), (0.999999, WHITE), (0.925, "#9ecae1"), (0.85, BLUEST), (0.5, BLUEST),
     ],
 )  # fmt: skip
 def test_the_excess_of_the_culprit_has_the_darkest_colour_if_it_is_larger(
@@ -195,6 +196,13 @@ def test_the_excess_of_the_culprit_has_the_darkest_colour_if_it_is_larger(
     values[0, 0] = value
     cells = _cells(_drawn(values, (culprit,)))
     assert cells[f"rank 0, step 100: {value:.2f}x"].fill == fill
+
+
+def test_every_colour_is_one() -> None:
+    drawing = draw(_answer(MAX_ROWS + 6, 6), "job")
+    fills = {shape.fill for shape in (*drawing.boxes, *drawing.labels)}
+    assert all(re.fullmatch("#[0-9a-f]{6}", fill) for fill in fills), fills
+    assert to_svg(drawing).endswith("</text>\n</svg>\n")
 
 
 def test_small_differences_are_not_drawn_dark() -> None:

@@ -1,0 +1,278 @@
+"""What a verdict says: class, loss, confidence, evidence and doubt, from the rows of a member."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ingero.contract.verdict import CauseClass, VerdictState
+from ingero.core.verdict.job_steps import CalmSteps, close_steps, follow_steps
+from ingero.core.verdict.loss import measure_loss
+from ingero.core.verdict.members import Member, MemberRegistry
+from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.table import (
+    ADVANCE,
+    CHRONIC,
+    ONSETS,
+    RECENT,
+    STALL,
+    STRAGGLER,
+)
+from ingero.core.verdict.verdicts import (
+    LATE_NEXT_STEP,
+    NEXT_STEP,
+    cause_of,
+    describe_member,
+    episode_id,
+)
+
+POLICY = VerdictPolicy()
+PEERS = np.arange(1, 8)
+CALM = CalmSteps(log_s=0.0, mean_s=1.0, noise=0.001, inflation=1.0, error=0.001, explained=None)
+
+
+def world(ranks: int = 8, excess: float = 0.1, **labels: object) -> MemberRegistry:
+    """Return members with own times of 1 s, of which the first is slower since a while."""
+    registry = MemberRegistry(POLICY)
+    for rank in range(1, ranks + 1):
+        made = {"cluster": "c", "node": f"n{rank}", "rank": rank, "job": "j", **labels}
+        registry.rows.last_seen_s[registry.put(Member(**made), 0.0)] = 100.0  # type: ignore[arg-type]
+    rows = registry.rows
+    rows.limit[:ranks], rows.scale[:ranks], rows.cusum[0] = 10.0, 0.01, 12.0
+    rows.frames[:ranks], rows.own_s[:ranks] = 64, 1.0
+    rows.own_s[0] = math.exp(excess)
+    rows.recent_excess[:ranks] = 0.0
+    rows.recent_excess[0] = excess
+    rows.state[0], rows.since_s[0] = STRAGGLER, 77.0
+    registry.cohorts.expected[1] = float(ranks)
+    return registry
+
+
+def test_a_slow_member_is_described_with_all_that_is_known() -> None:
+    verdict = describe_member(world(usd_per_gpu_hour=2.0, source="nccl"), 0, POLICY)
+    assert verdict.state is VerdictState.STRAGGLER
+    assert (verdict.node, verdict.rank, verdict.job) == ("n1", 1, "j")
+    assert (verdict.peers, verdict.since, verdict.period) == (7, 77.0, None)
+    assert verdict.excess == round(math.expm1(0.1), 4)
+    assert verdict.error == round(2 * 0.01 / math.sqrt(RECENT), 4)
+    assert verdict.confidence == 0.999
+    # Without calm steps at most the excess of own time is lost.
+    share = math.expm1(0.1) / math.exp(0.1)
+    assert (verdict.loss, verdict.loss_error, verdict.at_most) == (round(share, 4), None, True)
+    assert verdict.usd_per_hour == round(8 * 2.0 * share, 2)
+    assert verdict.cause_class is CauseClass.UNKNOWN
+    assert verdict.next_step == NEXT_STEP[CauseClass.UNKNOWN]
+    assert verdict.evidence == (
+        "own time +10.5% ±0.9% against the median of 7 peers, 1.2x the decision limit (nccl)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("excess", "confidence"), [(0.0, 0.5), (-0.1, 0.5), (0.00894, 0.841), (0.0179, 0.977)]
+)
+def test_confidence_takes_the_margin_for_one_standard_error(
+    excess: float, confidence: float
+) -> None:
+    verdict = describe_member(world(excess=math.log1p(excess)), 0, POLICY)
+    assert verdict.confidence == pytest.approx(confidence, abs=0.002)
+
+
+def test_an_episode_has_one_name_and_another_one_has_another() -> None:
+    member = Member(cluster="c", node="n", rank=1, job="j")
+    name = episode_id(member, 77.0)
+    assert name == episode_id(member, 77.0001)
+    others = {episode_id(member, 78.0), episode_id(replace(member, rank=2), 77.0),
+              episode_id(replace(member, role="x"), 77.0)}  # fmt: skip
+    assert name not in others and len(others) == 3
+
+
+def test_what_the_peers_wait_and_hide_is_evidence() -> None:
+    registry = world()
+    registry.rows.lateness_s[0] = 0.0123
+    registry.rows.hidden[0] = 0.02
+    verdict = describe_member(registry, 0, POLICY)
+    assert verdict.evidence.endswith("; peers wait 12.3 ms for it")
+    assert "against its own baseline and the median of 7 peers" in verdict.evidence
+    assert verdict.excess == round(math.expm1(0.08), 4)
+
+
+def test_stalls_are_described_by_size_period_and_number() -> None:
+    registry = world()
+    rows = registry.rows
+    rows.channel[0], rows.stall_size[0], rows.onset_count[0] = STALL, math.log(1.5), 12
+    rows.onsets[0] = 100 + 10 * np.arange(ONSETS)
+    verdict = describe_member(registry, 0, POLICY)
+    assert (verdict.period, verdict.cause_class) == (10, CauseClass.STALL)
+    assert verdict.excess == 0.5
+    assert verdict.evidence.startswith("stalls of +50.0% ±0.9% every 10 steps, 12 so far, against")
+    rows.onsets[0] = [100, 107, 130, 133, 160, 190, 195, 240]
+    rows.recent_stalls[0], rows.recent_steps[0] = 4.0, 100.0
+    verdict = describe_member(registry, 0, POLICY)
+    assert verdict.period is None
+    assert "repeatedly, without a steady period" in verdict.evidence
+
+
+def test_a_member_that_always_was_slow_is_described_with_its_bias() -> None:
+    registry = world(excess=0.0)
+    registry.rows.channel[0], registry.rows.bias[0] = CHRONIC, 0.05
+    registry.rows.recent_excess[0] = 0.03
+    verdict = describe_member(registry, 0, POLICY)
+    assert verdict.excess == round(math.expm1(0.08), 4)
+    assert verdict.evidence.endswith("ever since it was first seen")
+
+
+def test_what_the_job_waits_for_one_member_alone_is_evidence() -> None:
+    registry = world()
+    registry.rows.channel[0], registry.rows.advance_recent[0] = ADVANCE, 0.07
+    verdict = describe_member(registry, 0, POLICY)
+    assert verdict.evidence.startswith("the job waits 7.0% of each step for it alone, own time")
+    assert verdict.loss == 0.07
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "usual_s", "cause"),
+    [
+        (0.054, 0.0, CauseClass.HOST),  # half of an excess of 0.105 s
+        (0.051, 0.0, CauseClass.COMPUTE),
+        (0.054, 0.002, CauseClass.COMPUTE),  # hosts differ by nature
+        (np.nan, 0.0, CauseClass.UNKNOWN),
+    ],
+)
+def test_a_gpu_that_is_idle_in_most_of_the_excess_waits_for_its_host(
+    idle_s: float, usual_s: float, cause: CauseClass
+) -> None:
+    registry = world()
+    registry.rows.idle_s[:8] = 0.0
+    registry.rows.idle_s[0] = idle_s
+    registry.rows.baseline_idle_s[0] = usual_s
+    assert cause_of(registry.rows, 0, PEERS) is cause
+
+
+@pytest.mark.parametrize(
+    ("enqueue_s", "harmless_s", "frames", "cause"),
+    [
+        (0.05, 0.0, 4, CauseClass.HOST),  # half of what its GPU is late
+        (0.049, 0.0, 4, CauseClass.COMPUTE),
+        (0.06, 0.02, 4, CauseClass.COMPUTE),  # peers enqueue as late without any consequence
+        (0.08, 0.02, 4, CauseClass.HOST),
+        (0.08, 0.0, 3, CauseClass.UNKNOWN),  # too few steps
+        (0.05, 0.0, 40, CauseClass.HOST),
+    ],
+)
+def test_where_whole_steps_are_known_the_enqueue_decides(
+    enqueue_s: float, harmless_s: float, frames: int, cause: CauseClass
+) -> None:
+    rows = world().rows
+    rows.late_frames[0] = frames
+    rows.start_late_s[0, :frames], rows.enqueue_late_s[0, :frames] = 0.1, enqueue_s
+    rows.start_late_s[PEERS], rows.enqueue_late_s[PEERS] = 0.0, harmless_s
+    assert cause_of(rows, 0, PEERS) is cause
+
+
+def test_steps_in_which_nobody_waited_for_it_do_not_decide() -> None:
+    rows = world().rows
+    rows.late_frames[0] = 8
+    rows.start_late_s[0, :8] = [0.1, 0.1, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0]
+    rows.enqueue_late_s[0, :8] = [0.0, 0.0, 0.0, 0.0, 0.0, 0.9, 0.9, 0.9]
+    assert cause_of(rows, 0, PEERS) is CauseClass.COMPUTE
+
+
+def test_a_class_stays_for_the_whole_episode_once_it_is_known() -> None:
+    registry = world()
+    registry.rows.idle_s[:8] = 0.0
+    first = describe_member(registry, 0, POLICY)
+    assert first.cause_class is CauseClass.COMPUTE
+    registry.rows.idle_s[0] = 0.1
+    assert describe_member(registry, 0, POLICY, before=first).cause_class is CauseClass.COMPUTE
+    assert describe_member(registry, 0, POLICY).cause_class is CauseClass.HOST
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slow", "is_sure"), [(4, 2, False), (4, 1, True), (5, 2, True), (8, 3, True)]
+)
+def test_half_of_a_few_that_are_slow_leaves_a_doubt(ranks: int, slow: int, is_sure: bool) -> None:
+    registry = world(ranks)
+    registry.rows.state[:slow] = STRAGGLER
+    verdict = describe_member(registry, 0, POLICY)
+    assert (verdict.state is VerdictState.STRAGGLER) == is_sure
+    assert ("so the others may be the unusual ones" in verdict.evidence) != is_sure
+
+
+def test_a_member_without_peers_of_its_role_is_in_doubt() -> None:
+    registry = world()
+    registry.cohorts.expected[1] = 1.0
+    registry.cohorts.is_small[1] = True
+    verdict = describe_member(registry, 0, POLICY)
+    assert verdict.state is VerdictState.NOT_SURE
+    assert "nobody else has its role" in verdict.evidence
+    assert "against its own baseline and the other ranks of the job" in verdict.evidence
+    registry.cohorts.is_alone[1] = True
+    alone = describe_member(registry, 0, POLICY)
+    assert (alone.state, alone.loss, alone.usd_per_hour) == (VerdictState.NOT_SURE, None, None)
+    assert "its own baseline (fewer than 3 members)" in alone.evidence
+
+
+def with_steps(longer: float, excess: float = 0.1) -> MemberRegistry:
+    """Return a job whose last twenty steps are longer by a share of themselves."""
+    registry = world(excess=excess)
+    only = np.array([1])
+    for _ in range(20):
+        follow_steps(
+            registry.cohorts, only, np.array([0]), np.array([1 / (1 - longer)]), np.zeros(1)
+        )
+        close_steps(registry.cohorts, only)
+    return registry
+
+
+def lost(
+    longer: float, was_late: bool | None = None, excess: float = 0.1, calm: CalmSteps = CALM
+) -> tuple[float, bool, bool]:
+    """Return the loss, whether it is only an upper bound, and whether the member is just late."""
+    found = measure_loss(
+        with_steps(longer, excess), 0, PEERS, calm, POLICY,
+        excess=math.expm1(excess), period=None, was_late=was_late,
+    )  # fmt: skip
+    return round(found.share, 4), found.at_most, found.is_late
+
+
+@pytest.mark.parametrize(
+    ("longer", "was_late", "is_late"),
+    [
+        (0.0149, None, True),
+        (0.0151, None, False),
+        (0.029, True, True),  # what was said stays until the change is twice as clear
+        (0.031, True, False),
+        (0.0074, False, True),
+        (0.0076, False, False),
+        (-0.01, None, True),
+    ],
+)
+def test_a_member_without_a_loss_is_only_late(
+    longer: float, was_late: bool | None, is_late: bool
+) -> None:
+    assert lost(longer, was_late) == (max(round(longer, 4), 0.0), False, is_late)
+
+
+def test_steps_that_vary_too_much_give_an_upper_bound() -> None:
+    noisy = replace(CALM, noise=0.1, error=0.05)
+    share = math.expm1(0.1) / math.exp(0.1)
+    assert lost(0.01, calm=noisy) == (round(share, 4), True, False)
+
+
+def test_an_own_time_that_hides_behind_others_costs_nothing() -> None:
+    assert lost(0.05, excess=0.0005)[2]
+
+
+def test_the_headline_says_what_the_steps_were_measured_as() -> None:
+    verdict = describe_member(with_steps(0.2), 0, POLICY, CALM)
+    assert verdict.evidence.startswith("steps take 1.25 s instead of 1.00 s; own time")
+    assert (verdict.loss, verdict.at_most) == (0.2, False)
+    assert verdict.loss_error is not None and 0 < verdict.loss_error < 0.01
+    late = describe_member(with_steps(0.0), 0, POLICY, CALM)
+    assert (late.state, late.next_step) == (VerdictState.LATE, LATE_NEXT_STEP)
+    short = replace(CALM, log_s=math.log(0.1))
+    assert "instead of 100.0 ms;" in describe_member(with_steps(0.2), 0, POLICY, short).evidence
+    noisy = replace(CALM, noise=0.5, error=0.5)
+    unsure = describe_member(with_steps(0.01), 0, POLICY, noisy)
+    assert "which vary too much to compare;" in unsure.evidence
