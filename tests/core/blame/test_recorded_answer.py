@@ -321,3 +321,10 @@ def test_money_follows_from_the_loss_of_all_gpus() -> None:
     assert replace(answer, loss_s=None).usd_per_hour(3.0) is None
     assert replace(answer, step_time_s=0.0).usd_per_hour(3.0) is None
     assert replace(answer, loss_s=None).loss_gpu_hours is None
+
+
+def test_the_times_of_a_fault_that_is_over_end_with_its_last_step() -> None:
+    """It is late from step 60 to step 299, and costs nothing: all steps last 100 ms."""
+    (late,) = ask({2: (8.0, 60, 300)}, longer_ms=0.0).late
+    assert late.steps == (60, 299)
+    assert late.times == pytest.approx((1 + 6 + 0.025, 1 + 29.9 + 0.05))

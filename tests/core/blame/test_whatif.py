@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ingero.core.blame import whatif
 from ingero.core.blame.whatif import Chain, build_chain, replay_chain
-from ingero.core.collectives.columns import Collectives, Recorder, from_columns
+from ingero.core.collectives.columns import Collectives, Recorder, concat, from_columns
 
 OPS = ("AllReduce", "Send", "Recv")
 
@@ -168,3 +168,13 @@ def test_a_replay_is_monotone_and_never_gains_more_than_was_taken(
     assert before - (gap_s[at] - faster[at]) - 1e-9 <= after <= before + 1e-9
     slowest = max(sum(gap_s[:3]), sum(gap_s[3:]))
     assert before >= slowest + chain.transfer_s[:3].sum() - 1e-9
+
+
+def test_a_receive_whose_send_was_not_recorded_awaits_nothing() -> None:
+    columns = exchange()
+    lone = Recording()
+    lone.add(0, 7, 5, entry=9, end=10, op="Recv", peer=1)
+    chain = chain_of(concat([columns, lone.columns()]))
+    seq = np.append(columns.seq, 5)[chain.rows]
+    assert chain.awaits[seq == 5].tolist() == [-1]
+    assert (chain.awaits[seq == 0] >= 0).sum() == 2
