@@ -13,15 +13,22 @@ SLOW_FROM, SLOW_TO = 120, 200  # seconds in which n5 is slow
 class EpisodeWorld:
     """Feeds a service second by second; `at_s` is the Unix time that the service sees."""
 
-    def __init__(self, service: FleetService, slow: str = "n5", cluster: str = "c") -> None:
+    def __init__(
+        self,
+        service: FleetService,
+        slow: str = "n5",
+        cluster: str = "c",
+        start_s: float = START_S,
+    ) -> None:
         self.service, self.slow, self.cluster, self.second = service, slow, cluster, 0
+        self._start_s = start_s
         self._rng = np.random.default_rng(1)
         # The service adds the difference of its two clocks to what it is given.
-        self._base_s = START_S - service.unix_offset_s
+        self._base_s = start_s - service.unix_offset_s
 
     @property
     def at_s(self) -> float:
-        return START_S + self.second
+        return self._start_s + self.second
 
     def run(self, seconds: int) -> "EpisodeWorld":
         for _ in range(seconds):

@@ -34,6 +34,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("export", MANY, "write a timeline for Perfetto", f"{_COMMANDS}.export:command"),
     ("up", OPERATE, "run Fleet and Echo on this machine", f"{_SERVICES}.up:command"),
     ("silence", OPERATE, "mute alerts about a node or a job", f"{_COMMANDS}.silence:command"),
+    ("alert", OPERATE, "send a test alert to a target", f"{_SERVICES}.alert:command"),
     ("rates", OPERATE, "show, check and update GPU prices", f"{_COMMANDS}.rates:command"),
 )  # fmt: skip
 

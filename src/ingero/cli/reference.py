@@ -16,6 +16,7 @@ from ingero.cli.reference_commands import commands_page
 from ingero.cli.settings import default_text, help_text
 from ingero.config.echo import EchoConfig
 from ingero.config.fleet import FleetConfig
+from ingero.config.fleet_alerts import TARGETS
 from ingero.config.fleet_exporters import EXPORTERS
 from ingero.config.ingero import IngeroConfig
 from ingero.config.merge import Entry, entries_of
@@ -26,13 +27,15 @@ _TABLE = re.compile(r"(<!-- settings (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def settings_of(name: str) -> list[Entry]:
-    """Return the settings of a configuration, with one of each kind of exporter."""
+    """Return the settings of a configuration, with one of each kind of exporter and target."""
     if name != "fleet":
         return list(entries_of({"ingero": IngeroConfig, "echo": EchoConfig}[name]))
     found = list(entries_of(FleetConfig))
     for kind, component in EXPORTERS.items():
         if kind != "prometheus":  # the default configuration has it
             found += entries_of(component, None, f"exporters.{kind}.")
+    for kind, target in TARGETS.items():
+        found += entries_of(target, None, f"alerts.targets.{kind}.")
     return found
 
 

@@ -1,13 +1,14 @@
 """The settings of `ingero-fleet`, in the shape of an OpenTelemetry Collector's file.
 
-The sections are receivers, processors, extensions, exporters and service. Without a file everything
-listens on loopback. A component that a section names exists, and one that it leaves out does not; a
-section that is missing altogether has its defaults.
+The sections are receivers, processors, extensions, exporters, service and alerts. Without a file
+everything listens on loopback. A component that a section names exists, and one that it leaves out
+does not; a section that is missing altogether has its defaults.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.config.fleet_alerts import AlertsConfig
 from ingero.config.fleet_exporters import (
     EXPORTERS,
     ExporterConfig,
@@ -237,6 +238,7 @@ class FleetConfig:
         {"prometheus": PrometheusExporterConfig()}, components=EXPORTERS
     )
     service: ServiceConfig = setting(ServiceConfig())
+    alerts: AlertsConfig = setting(AlertsConfig())
 
     def __post_init__(self) -> None:
         for signal in ("metrics", "traces", "logs"):

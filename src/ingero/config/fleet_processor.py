@@ -72,8 +72,8 @@ class VerdictConfig:
         None,
         flag="--state-dir",
         metavar="FOLDER",
-        help="Folder that keeps the last episodes and their inputs over a restart; without it "
-        "they are kept in memory only.",
+        help="Folder that keeps the last episodes with their inputs, and the alerts that are "
+        "still to be sent, over a restart; without it they are kept in memory only.",
     )
 
 

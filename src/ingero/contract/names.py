@@ -136,6 +136,7 @@ QUORUM_REASON_METADATA: Final = "ingero-quorum-reason"
 VERDICT_METADATA: Final = "ingero-verdict"
 # Fleet asks the agent of a slow rank what sets it apart; `contract/causes.py` has the content.
 ASK_HEADER: Final = "X-Ingero-Ask"
+SIGNATURE_HEADER: Final = "X-Ingero-Signature"  # of webhooks: `t=TIME,v1=HMAC`
 ASK_METADATA: Final = "ingero-ask"
 CLUSTER_QUERY: Final = "cluster_id"
 NODE_QUERY: Final = "node_id"

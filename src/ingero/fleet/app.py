@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
@@ -27,6 +28,7 @@ from ingero.contract.otlp.values import LogsRequest, MetricsRequest
 from ingero.contract.verdict import Verdict, encode_one
 from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.errors import ConfigError, IngeroError
+from ingero.fleet.alerts.metrics import alert_families
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.causes.metrics import cause_families
 from ingero.fleet.engines.metrics import engine_families
@@ -52,6 +54,9 @@ from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.access import Access
 from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.otlp.server_http import push_protocol
+
+if TYPE_CHECKING:
+    from ingero.fleet.alerts.service import AlertService
 
 TICK_S = 1.0
 log = logging.getLogger(__name__)
@@ -100,6 +105,7 @@ class FleetService:
         self.episode_files = EpisodeFiles(
             self.episodes, None if state_dir is None else state_dir / "episodes"
         )
+        self.alerts = self._build_alerts()
         self._inputs: InputLog | None = None
         if verdict.record_inputs is not None:
             self._inputs = InputLog(
@@ -109,6 +115,15 @@ class FleetService:
             self.processor.on_measurements = self._measured
             self.receiver.verdict_texts = self.verdicts.texts
             self.receiver.ask_texts = self.verdicts.causes.texts
+
+    def _build_alerts(self) -> "AlertService | None":
+        if not self.config.alerts.targets:
+            return None
+        # HTTP clients, which only a Fleet with targets needs
+        from ingero.fleet.alerts.service import AlertService  # noqa: PLC0415 - see above
+
+        state_dir = self.config.processors.ingero.verdict.state_dir
+        return AlertService(self.config.alerts, state_dir, time.time())
 
     async def start(self) -> None:
         """Bind every listener and serve; raise IngeroError and leave nothing open."""
@@ -124,6 +139,8 @@ class FleetService:
             asyncio.create_task(self._tick_forever()),
             asyncio.create_task(self._report_forever()),
         ]
+        if self.alerts is not None:
+            self.alerts.start()
         self._ready = True
         self._listeners.warn()
         log.info("fleet_started", extra=self.addresses)
@@ -216,6 +233,8 @@ class FleetService:
         self.episodes.tick(self.verdicts, changed, encoded, now_s)
         changed = self.verdicts.with_causes(changed, now_s)
         self.episodes.note(changed, now_s)
+        if self.alerts is not None:
+            self.alerts.step(self.verdicts.open_verdicts(), now_s)
         if not changed:
             return []
         for cluster, verdict in changed:
@@ -248,6 +267,7 @@ class FleetService:
             + recording_families(self._inputs)
             + live_families(self.live)
             + episode_families(self.episodes, self.episode_files)
+            + alert_families(self.alerts)
             + service_families(
                 self.receiver,
                 self._listeners,
@@ -278,6 +298,8 @@ class FleetService:
         await self._listeners.drain()
         await self.exporters.stop()
         await self._listeners.close()
+        if self.alerts is not None:
+            await self.alerts.stop()
         self.episodes.end()
         await self.episode_files.settle()
         if self._inputs is not None:
@@ -302,6 +324,10 @@ def check_files(config: FleetConfig) -> None:
             (f"exporters.{name}", partial(build_backend, name, exporter))
             for name, exporter in config.exporters.items()
             if isinstance(exporter, ForwardExporterConfig)
+        ),
+        *(
+            (f"alerts.targets.{name}", target.check)
+            for name, target in config.alerts.targets.items()
         ),
     ]
     for key, read in needed:

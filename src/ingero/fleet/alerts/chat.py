@@ -1,0 +1,59 @@
+"""Chat, e-mail and other services as a target, by the optional package apprise."""
+
+import asyncio
+from typing import Any
+
+from ingero.config.fleet_alerts import AppriseConfig
+from ingero.core.alerts.alert import Message, MessageKind
+from ingero.errors import AuthError, ConfigError
+from ingero.fleet.alerts.post import ARRIVED, Delivery
+from ingero.transport.private_files import check_private_file
+
+
+class Chat:
+    """Every service that a file of apprise URLs names; one that fails makes all be tried again."""
+
+    def __init__(self, config: AppriseConfig, public_url: str) -> None:
+        self._config, self._public_url = config, public_url
+        try:
+            import apprise  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise ConfigError("targets of apprise need `pip install 'ingero[alerts]'`") from None
+        self._apprise: Any = apprise
+
+    async def send(self, message: Message, now_s: float) -> Delivery:
+        """Send one message to every URL."""
+        if message.kind is MessageKind.ACKNOWLEDGE:
+            return ARRIVED
+        services = self._apprise.Apprise()
+        for url in self._urls():
+            if not services.add(url):
+                return Delivery("a URL of the file is not one that apprise knows", is_final=True)
+        begins = message.kind is MessageKind.BEGIN
+        kind = self._apprise.NotifyType.WARNING if begins else self._apprise.NotifyType.SUCCESS
+        annotations = message.alert.annotations(self._public_url)
+        title = annotations.pop("summary")
+        body = "\n".join(f"{name}: {text}" for name, text in annotations.items())
+        try:
+            sent = await asyncio.wait_for(
+                services.async_notify(body=body, title=title, notify_type=kind),
+                self._config.timeout,
+            )
+        except TimeoutError:
+            return Delivery("no answer in time")
+        return ARRIVED if sent else Delivery("apprise could not deliver it; its log says why")
+
+    def _urls(self) -> list[str]:
+        path = self._config.urls_file
+        check_private_file(path, "file of apprise URLs")
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise AuthError(f"cannot read {path}: {error.strerror}") from None
+        urls = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not urls:
+            raise AuthError(f"{path} has no URL")
+        return urls
+
+    async def close(self) -> None:
+        """Nothing stays open."""

@@ -1,0 +1,176 @@
+"""Tells the configured targets that episodes begin and end."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ingero.config.fleet_alerts import (
+    AlertmanagerConfig,
+    AlertsConfig,
+    AnyTarget,
+    KubernetesConfig,
+    PagerdutyConfig,
+    WebhookConfig,
+)
+from ingero.contract.verdict import Verdict
+from ingero.core.alerts.alert import Message
+from ingero.core.alerts.decisions import AlertDecisions, OpenAlert
+from ingero.core.alerts.queue import AlertQueue, StoredQueue
+from ingero.errors import ForeignFile, IngeroError, StoreError, TooLarge
+from ingero.files import read_regular, replace_file
+from ingero.fleet.alerts.chat import Chat
+from ingero.fleet.alerts.kubernetes import Kubernetes
+from ingero.fleet.alerts.post import Delivery
+from ingero.fleet.alerts.targets import Alertmanager, Pagerduty, Target, Webhook
+
+REFRESH_S: Final = 60.0  # how often an Alertmanager hears again of what is open
+MAX_JOURNAL_BYTES: Final = 64 << 20
+JOURNAL: Final = "alerts.json"
+log = logging.getLogger(__name__)
+
+
+class _Journal(msgspec.Struct, kw_only=True):
+    """What survives a restart: alerts that have begun, and what waits for each target."""
+
+    open: list[OpenAlert] = []
+    queues: dict[str, StoredQueue] = {}
+
+
+def build_target(name: str, config: AnyTarget, public_url: str) -> Target:
+    """Return a target by its settings; raise IngeroError where it cannot be built."""
+    if isinstance(config, AlertmanagerConfig):
+        return Alertmanager(config, public_url)
+    if isinstance(config, PagerdutyConfig):
+        return Pagerduty(config, public_url)
+    if isinstance(config, WebhookConfig):
+        return Webhook(config, name, public_url)
+    if isinstance(config, KubernetesConfig):
+        return Kubernetes(config, public_url)
+    return Chat(config, public_url)
+
+
+class AlertService:
+    """Decides once a second and delivers in tasks of its own, one for each target.
+
+    With a folder, a journal makes sure that each message is sent also when Fleet is restarted.
+    """
+
+    def __init__(self, config: AlertsConfig, state_dir: Path | None, now_s: float) -> None:
+        self._path = None if state_dir is None else state_dir / JOURNAL
+        kept = _Journal() if self._path is None else _read(self._path)
+        for each in kept.open:
+            each.unseen_since = now_s
+        self.decisions = AlertDecisions(kept.open)
+        self.queues = {
+            name: AlertQueue(target.max_per_minute, kept.queues.get(name))
+            for name, target in config.targets.items()
+        }
+        self._targets = {
+            name: build_target(name, target, config.public_url)
+            for name, target in config.targets.items()
+        }
+        self._refreshed_s: dict[str, float] = {}
+        self._is_dirty = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writing = asyncio.Lock()
+        self._sending = {name: asyncio.Lock() for name in self._targets}
+
+    def step(self, verdicts: Sequence[tuple[str, Verdict]], now_s: float) -> None:
+        """Take the open verdicts, with their silences; what is to be told waits for `deliver`."""
+        for message in self.decisions.step(verdicts, now_s):
+            self._is_dirty = True
+            for queue in self.queues.values():
+                queue.put(message, now_s)
+
+    async def deliver(self, now_s: float) -> None:
+        """Send to every target what is due."""
+        await asyncio.gather(*(self._deliver(name, now_s) for name in self._targets))
+
+    def start(self) -> None:
+        """Deliver from now on, each target at its own pace."""
+        self._tasks = [asyncio.create_task(self._run(name)) for name in self._targets]
+
+    async def stop(self) -> None:
+        """Try once more to deliver what is due, and keep the rest in the journal."""
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if self._tasks:
+            await self.deliver(time.time())
+        await self._save()
+        await asyncio.gather(*(target.close() for target in self._targets.values()))
+
+    async def _run(self, name: str) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            try:
+                await self._deliver(name, time.time())
+            except Exception:  # one failure must not end the alerts of this target
+                log.exception("alert_failed")
+
+    async def _deliver(self, name: str, now_s: float) -> None:
+        async with self._sending[name]:
+            await self._send_due(name, now_s)
+
+    async def _send_due(self, name: str, now_s: float) -> None:
+        queue, target = self.queues[name], self._targets[name]
+        while (message := queue.due(now_s)) is not None:
+            await self._save()  # first, so that a crash repeats a message rather than loses it
+            delivery = await _try(target, message, now_s)
+            self._is_dirty = True
+            if not delivery.why:
+                queue.delivered(now_s)
+                continue
+            queue.failed(now_s, is_final=delivery.is_final)
+            log.warning("alert_not_delivered", extra={"target": name, "why": delivery.why})
+        if isinstance(target, Alertmanager) and self.decisions.open:
+            await self._refresh(name, target, now_s)
+        await self._save()
+
+    async def _refresh(self, name: str, target: Alertmanager, now_s: float) -> None:
+        if now_s - self._refreshed_s.get(name, now_s) >= REFRESH_S:
+            self._refreshed_s[name] = now_s
+            with contextlib.suppress(IngeroError):  # the next message says what is wrong
+                alerts = [each.alert for each in self.decisions.open.values()]
+                await target.refresh(alerts, now_s)
+        self._refreshed_s.setdefault(name, now_s)
+
+    async def _save(self) -> None:
+        async with self._writing:
+            if self._path is None or not self._is_dirty:
+                return
+            self._is_dirty = False
+            queues = {name: queue.stored() for name, queue in self.queues.items()}
+            kept = _Journal(open=list(self.decisions.open.values()), queues=queues)
+            try:
+                await asyncio.to_thread(replace_file, self._path, msgspec.json.encode(kept))
+            except StoreError as error:
+                self._is_dirty = True
+                log.error("alert_journal_not_written", extra={"why": str(error)})
+
+
+async def _try(target: Target, message: Message, now_s: float) -> Delivery:
+    try:
+        return await target.send(message, now_s)
+    except IngeroError as error:  # a secret that cannot be read; an operator can repair it
+        return Delivery(str(error))
+
+
+def _read(path: Path) -> _Journal:
+    """Read the journal; a damaged one is moved away, because alerts must go on."""
+    if not path.exists():
+        return _Journal()
+    try:
+        return msgspec.json.decode(read_regular(path, MAX_JOURNAL_BYTES), type=_Journal)
+    except (msgspec.DecodeError, ForeignFile, TooLarge, OSError) as error:
+        log.error("alert_journal_unreadable", extra={"file": str(path), "why": str(error)})
+        with contextlib.suppress(OSError):
+            path.replace(path.with_suffix(".damaged"))
+        return _Journal()
