@@ -1,7 +1,6 @@
 """`ingero replay`: repeat what Fleet decided from its recorded inputs, with the reasons."""
 
 import datetime
-import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from ingero.cli.params import AS_JSON
 from ingero.cli.recordings.ask import ask_replay
 from ingero.cli.show.table import print_json, render_table
 from ingero.contract.api_paths import FLEET_EPISODE_INPUTS
-from ingero.errors import ConfigError
+from ingero.contract.episodes.episode import check_episode_id
 from ingero.storage.input_log import write_recording
 from ingero.transport.fleet_client import FleetClient
 
@@ -68,9 +67,7 @@ def command(what: str, folder: Path | None, fleet: str, as_json: bool, ca_cert: 
 
 def _fetch(episode: str, client: FleetClient, folder: Path) -> None:
     """Write the inputs that Fleet has kept of an episode into a folder."""
-    if not re.fullmatch(r"[0-9A-Za-z_-]{1,64}", episode):
-        raise ConfigError(f"{episode} is neither a folder nor the id of an episode")
-    path = FLEET_EPISODE_INPUTS.format(episode=episode)
+    path = FLEET_EPISODE_INPUTS.format(episode=check_episode_id(episode))
     write_recording(folder, client.download(path, MAX_INPUT_BYTES))
 
 

@@ -1,8 +1,20 @@
 """An episode: what was said about one slow member from the first suspicion to its recovery."""
 
+import re
+
 import msgspec
 
 from ingero.contract.verdict import Verdict
+from ingero.errors import ConfigError
+
+_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
+
+
+def check_episode_id(text: str) -> str:
+    """Return the id of an episode, which is safe in paths; raise ConfigError for anything else."""
+    if not _ID.fullmatch(text):
+        raise ConfigError(f"{text!r} is not the id of an episode; `ingero status` shows the ids")
+    return text
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
