@@ -75,6 +75,10 @@ wheelhouse: ## collect wheels and a slim NCCL for GPU tests on a machine without
 peers: ## install the programs that tests and benchmarks compare with: Collector, Perfetto (takes minutes; kept in ~/.cache/ingero/peers)
 	nice bench/peers/build.sh
 
+.PHONY: peers-grafana
+peers-grafana: ## install Grafana's types and the TypeScript compiler, which check the dashboards (needs npm; kept in ~/.cache/ingero/peers)
+	nice bench/peers/grafana.sh
+
 .PHONY: peers-inference
 peers-inference: $(READY) ## install a real vLLM on the CPU for tests, in an environment of its own (5.9 GB; kept in ~/.cache/ingero/peers)
 	nice bench/peers/inference.sh

@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,17 +48,18 @@ def sample(address: str, name: str) -> float:
     return float(found[1])
 
 
-def threshold_status(address: str, certificate: Path, token: str) -> int:
-    """Poll the threshold as a client that trusts the certificate and knows this machine's name."""
+def answer(address: str, path: str, certificate: Path, token: str) -> tuple[int, str]:
+    """Ask as a client that trusts the certificate and knows this machine's name."""
     context = ssl.create_default_context(cafile=str(certificate))
     host, port = "127.0.0.1", int(address.rpartition(":")[2])
     with (
         socket.create_connection((host, port), PATIENCE_S) as plain,
         context.wrap_socket(plain, server_hostname=socket.gethostname()) as connection,
     ):
-        head = f"GET /api/v1/threshold HTTP/1.1\r\nHost: fleet\r\nAuthorization: Bearer {token}\r\n"
+        head = f"GET {path} HTTP/1.1\r\nHost: fleet\r\nAuthorization: Bearer {token}\r\n"
         connection.sendall(f"{head}Connection: close\r\n\r\n".encode())
-        return int(connection.recv(4096).split()[1])
+        reply = b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+        return int(reply.split()[1]), reply
 
 
 @contextlib.contextmanager
@@ -82,12 +84,18 @@ def test_missing_files_are_named_with_the_commands_that_make_them(tmp_path: Path
     script = "set -euo pipefail\n" + "\n".join(commands)
     subprocess.run(["bash", "-c", script], check=True, capture_output=True, timeout=PATIENCE_S)
     with started(config) as (addresses, log):
-        assert sample(addresses["metrics"], "ingero_fleet_plaintext_listeners") == 0
-        assert sample(addresses["metrics"], "ingero_fleet_unguarded_listeners") == 0
         token = (tmp_path / "secrets of fleet" / "fleet.token").read_text().strip()
         certificate = tmp_path / "secrets of fleet" / "fleet.crt"
-        assert threshold_status(addresses["threshold"], certificate, token) == 200
-        assert threshold_status(addresses["threshold"], certificate, "another-token-0123") == 401
+        status, page = answer(addresses["metrics"], "/metrics", certificate, token)
+        assert status == 200
+        assert "\ningero_fleet_plaintext_listeners 0" in page
+        assert "\ningero_fleet_unguarded_listeners 0" in page
+        expiry = f'ingero_fleet_certificate_expiry_timestamp_seconds{{file="{certificate}"}} (\\S+)'
+        [at] = re.findall(expiry, page)
+        assert 300 < (float(at) - time.time()) / 86400 < 400
+        path = "/api/v1/threshold"
+        assert answer(addresses["threshold"], path, certificate, token)[0] == 200
+        assert answer(addresses["threshold"], path, certificate, "another-token-0123")[0] == 401
     assert not [line for line in log if "plaintext_listeners" in line or "without_token" in line]
 
 

@@ -39,7 +39,13 @@ from ingero.fleet.episodes.routes import episode_routes
 from ingero.fleet.exporters import FleetExporters, build_backend
 from ingero.fleet.forward import Forwarder
 from ingero.fleet.listeners import FleetListeners, ListenerSecrets
-from ingero.fleet.metrics import cluster_families, own_series, recording_families, service_families
+from ingero.fleet.metrics import (
+    certificate_families,
+    cluster_families,
+    own_series,
+    recording_families,
+    service_families,
+)
 from ingero.fleet.page.cluster_view import Moment
 from ingero.fleet.page.hub import LiveHub
 from ingero.fleet.page.metrics import live_families
@@ -48,7 +54,7 @@ from ingero.fleet.pricing.gpus import GpuPrices
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver
 from ingero.fleet.silences import Silences
-from ingero.fleet.verdict_metrics import verdict_families
+from ingero.fleet.verdict_metrics import job_families, verdict_families
 from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.access import Access
@@ -262,6 +268,8 @@ class FleetService:
             cluster_families(self.processor)
             + verdict_families(self.verdicts, self.processor.provider_of)
             + self._prices.families(self.processor)
+            + job_families(self.verdicts)
+            + certificate_families(self._listeners)
             + cause_families(self.verdicts)
             + engine_families(self.verdicts.engines)
             + recording_families(self._inputs)

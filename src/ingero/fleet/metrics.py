@@ -1,6 +1,7 @@
 """Fleet's own metrics, computed when they are scraped; the same figures are exported over OTLP."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from ingero.contract.exposition import Family, by_label, counter, gauge, total
 from ingero.contract.names import CLUSTER_ID
@@ -158,6 +159,23 @@ def service_families(
             receiver.items,
         ),
         *exporters,
+    ]
+
+
+def certificate_families(listeners: FleetListeners) -> list[Family]:
+    """Return when the certificate of each listener expires; nothing without TLS."""
+    files = sorted({str(each.tls.cert_file) for each in listeners.secrets if each.tls is not None})
+    if not files:
+        return []
+    from ingero.transport.certificates import expiry_s  # noqa: PLC0415 - 10 MB, only with TLS
+
+    expiries = [((("file", file),), expiry_s(Path(file))) for file in files]
+    return [
+        gauge(
+            "ingero_fleet_certificate_expiry_timestamp_seconds",
+            "Unix time at which a certificate of a listener expires",
+            [(labels, at_s) for labels, at_s in expiries if at_s is not None],
+        )
     ]
 
 

@@ -56,6 +56,29 @@ def verdict_families(
     ]
 
 
+def job_families(verdicts: VerdictService) -> list[Family]:
+    """Return which rank of which job runs on which node, to join with the series of others."""
+    return [
+        gauge(
+            "ingero_job_info",
+            "1 for each rank that reports",
+            [
+                (
+                    (
+                        ("cluster_id", member.cluster),
+                        ("ingero_job", member.job or ""),
+                        ("node_id", member.node),
+                        ("rank", "" if member.rank is None else str(member.rank)),
+                    ),
+                    1.0,
+                )
+                for _, cluster in sorted(verdicts.clusters.items())
+                for member in map(cluster.engine.registry.members.__getitem__, sorted(cluster.keys))
+            ],
+        )
+    ]
+
+
 def _open_families(verdicts: VerdictService, provider_of: ProviderOf) -> list[Family]:
     found = [
         (_labels(cluster, verdict, provider_of(cluster, verdict.node)), verdict)

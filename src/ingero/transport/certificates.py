@@ -181,6 +181,14 @@ def _still_good(
     )
 
 
+def expiry_s(cert: Path) -> float | None:
+    """Return the Unix time at which a certificate expires; None where it cannot be read."""
+    try:
+        return x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError):
+        return None
+
+
 def _is_authority(certificate: x509.Certificate) -> bool:
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
