@@ -28,6 +28,13 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """The host waits until at most `kernels` of its launches are still to end."""
+
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """Compute waits for all calls of a stream."""
 
@@ -48,7 +55,7 @@ class Call:
     feeds_compute: bool = False
 
 
-Item = Kernel | Host | Sync | Join | Call | tuple[Call, ...]
+Item = Kernel | Host | Sync | Limit | Join | Call | tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)

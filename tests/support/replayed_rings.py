@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from tests.support.ring_recordings import RankRecording, Recording, find_recordings
@@ -109,23 +110,25 @@ class ReplayedFeed:
 
 
 class _Wire:
-    """A client whose requests reach Fleet as bytes, `behind_s` seconds late."""
+    """A client whose requests reach Fleet `behind_s` seconds late, as bytes if `is_encoded`."""
 
-    def __init__(self, behind_s: float) -> None:
+    def __init__(self, behind_s: float, is_encoded: bool) -> None:
         self.behind_s, self.now_s = behind_s, 0.0
-        self.bytes_sent = 0
-        self._under_way: list[tuple[float, bytes]] = []
+        self.is_encoded, self.bytes_sent = is_encoded, 0
+        self._under_way: list[tuple[float, MetricsRequest]] = []
 
     async def push(self, request: MetricsRequest) -> PushReply:
-        body = encode_protobuf(request)
-        self.bytes_sent += len(body)
-        self._under_way.append((self.now_s + self.behind_s, body))
+        if self.is_encoded:
+            body = encode_protobuf(request)
+            self.bytes_sent += len(body)
+            request = decode(MetricsRequest, body, Encoding.PROTOBUF)
+        self._under_way.append((self.now_s + self.behind_s, request))
         return PushReply(outcome=PushOutcome.OK)
 
     def arrived(self, now_s: float) -> list[MetricsRequest]:
-        due = [body for at_s, body in self._under_way if at_s <= now_s]
+        due = [request for at_s, request in self._under_way if at_s <= now_s]
         self._under_way = [each for each in self._under_way if each[0] > now_s]
-        return [decode(MetricsRequest, body, Encoding.PROTOBUF) for body in due]
+        return due
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,36 +197,68 @@ async def _replay(
     stops = [rank.records["host_stop_ns"].astype(np.int64) for rank in recording.ranks]
     begin_s = min(int(each.min()) for each in stops) // 10**9
     end_s = max(int(each.max()) for each in stops) // 10**9 + 1
-    names = [f"n{number}" for number in range(nodes)]
     per_node = -(-len(recording.ranks) // nodes)
     rings = [ReplayedRing(rank, folder) for rank in recording.ranks]
-    feeds = [
-        ReplayedFeed(name, rings[number * per_node : (number + 1) * per_node])
-        for number, name in enumerate(names)
-    ]
-    wires = [_Wire(behind_s.get(name, 0.0)) for name in names]
-    agents = [
-        LiveCollectives([feed], wire, Identity(node=name, cluster=CLUSTER, job="job"), _ignore)
-        for feed, wire, name in zip(feeds, wires, names, strict=True)
-    ]
-    result = Replayed(recording, float(begin_s), float(end_s), service, agents)
+    feeds = {
+        f"n{number}": ReplayedFeed(f"n{number}", rings[number * per_node : (number + 1) * per_node])
+        for number in range(nodes)
+    }
+    result = Replayed(recording, float(begin_s), float(end_s), service, [])
+    driven = await drive(feeds, service, (begin_s, end_s), behind_s, on_request, on_tick)
+    result.agents, result.said, result.bytes_sent = driven
+    for feed in feeds.values():
+        feed.close()
+    return result
+
+
+class DrivenFeed(Protocol):
+    """A feed whose clock is driven by hand."""
+
+    lost: int
+    problem: str
+    now_s: float
+
+    def poll(self) -> list[RankBatch]: ...
+
+    def close(self) -> None: ...
+
+
+async def drive(
+    feeds: Mapping[str, DrivenFeed],
+    service: VerdictService,
+    seconds: tuple[int, int],
+    behind_s: Mapping[str, float],
+    on_request: Callable[[float, MetricsRequest], None] | None = None,
+    on_tick: Callable[[float, VerdictService], None] | None = None,
+    is_encoded: bool = True,
+) -> tuple[list[LiveCollectives], list[Said], int]:
+    """Run an agent per feed and Fleet, second by second; `seconds` are the first and the last.
+
+    Returns the agents, what was said, and how many bytes were sent (without `is_encoded`, none).
+    """
+    wires = {name: _Wire(behind_s.get(name, 0.0), is_encoded) for name in feeds}
+    agents = {
+        name: LiveCollectives(
+            [feed], wires[name], Identity(node=name, cluster=CLUSTER, job="job"), _ignore
+        )
+        for name, feed in feeds.items()
+    }
+    said: list[Said] = []
+    begin_s, end_s = seconds
     for second in range(begin_s, end_s + 1 + int(max(behind_s.values(), default=0.0))):
         now_s = float(second)
-        for feed, wire, agent in zip(feeds, wires, agents, strict=True):
-            feed.now_s = wire.now_s = now_s
+        for name, agent in agents.items():
+            feeds[name].now_s = wires[name].now_s = now_s
             agent.queue(agent.measure(now_s))
             await agent.send()
-            for request in wire.arrived(now_s):
+            for request in wires[name].arrived(now_s):
                 if on_request is not None:
                     on_request(now_s, request)
                 service.take(request, CLUSTER, now_s)
-        result.said += [Said(now_s, verdict) for _, verdict in service.tick(now_s)]
+        said += [Said(now_s, verdict) for _, verdict in service.tick(now_s)]
         if on_tick is not None:
             on_tick(now_s, service)
-    for feed in feeds:
-        feed.close()
-    result.bytes_sent = sum(wire.bytes_sent for wire in wires)
-    return result
+    return list(agents.values()), said, sum(wire.bytes_sent for wire in wires.values())
 
 
 def _ignore(verdicts: Sequence[Verdict]) -> None:
@@ -287,7 +322,8 @@ def main() -> None:
     for recording in find_recordings(chosen.folders):
         if chosen.only in recording.name:
             late = {f"n{chosen.nodes - 1}": chosen.behind}
-            print(describe(replay(recording, policy=policy, nodes=chosen.nodes, behind_s=late)))
+            said = describe(replay(recording, policy=policy, nodes=chosen.nodes, behind_s=late))
+            print(said, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ the last has arrived and the transfer is over. Times of kernels and launches sca
 `simulate(shape, steps, faults)` returns the records as columns, and the job's own step times.
 """
 
+import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from tests.support.job_shapes import WORLD, Call, Host, Join, Kernel, Shape, Sync
+from tests.support.job_shapes import WORLD, Call, Host, Join, Kernel, Limit, Shape, Sync
 
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Recorder, from_columns
 
@@ -20,6 +22,7 @@ EPOCH_NS = 1_700_000_000_000_000_000
 BANDWIDTH = 60e9  # bytes per second of a transfer
 LATENCY_S = 20e-6
 PAIRWISE = ("Send", "Recv")
+BLOCK = 20  # steps: flags are exchanged and hosts wait for their GPUs at least as often
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,33 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Scatter of single kernels and launches, and rare pauses of a host."""
+    """Scatter of single kernels and launches, and rare pauses of a host.
+
+    `step_gpu` and `step_host` scatter whole steps of one rank; `wander` moves the GPUs of all ranks
+    together, from step to step.
+    """
 
     gpu: float = 0.01
     host: float = 0.10
     hiccup_s: float = 0.002
     hiccups: float = 0.01  # per step and rank
+    step_gpu: float = 0.0
+    step_host: float = 0.0
+    wander: float = 0.0
+    eager_sends: bool = False  # a send ends without its receiver
+
+
+class _Dice:
+    """Scatter as factors; numbers are drawn in blocks, since one by one is slow."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = np.random.default_rng(seed)
+        self._drawn: list[float] = []
+
+    def factor(self, size: float) -> float:
+        if not self._drawn:
+            self._drawn = self.chance.standard_normal(1 << 14).tolist()
+        return math.exp(size * self._drawn.pop())
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +81,22 @@ class SimulatedJob:
     columns: Collectives
     step_s: np.ndarray
 
-    def loss(self, first: int, periodic: bool = False) -> float:
+    def pace_s(self, first: int, last: int | None = None) -> float:
+        """Return the usual step from one to another, by the median of means over BLOCK steps.
+
+        Hosts that run ahead of their GPUs wait for them now and then, so that one step says little.
+        """
+        steps = self.step_s[:, first:last].mean(axis=0)
+        steps = steps[len(steps) % BLOCK :] if len(steps) >= BLOCK else steps
+        return float(np.median(steps.reshape(-1, min(BLOCK, len(steps))).mean(axis=1)))
+
+    def loss(self, first: int) -> float:
         """The loss from step `first` on against the steps before, as the job itself sees it."""
-        centre = np.mean if periodic else np.median
-        calm, slow = self.step_s[:, 5:first], self.step_s[:, first + 1 :]
-        return float(1.0 - centre(calm) / centre(slow))
+        return 1.0 - self.pace_s(5, first) / self.pace_s(first + 1)
+
+    def seconds(self, step: int) -> float:
+        """When a step began."""
+        return float(self.step_s[:, :step].sum(axis=1).mean())
 
 
 @dataclass(slots=True)
@@ -71,6 +106,7 @@ class _Rank:
     streams: dict[int, float] = field(default_factory=dict)
     counts: dict[tuple[int, ...], int] = field(default_factory=dict)
     began: list[float] = field(default_factory=list)
+    launched: deque[float] = field(default_factory=lambda: deque(maxlen=256))  # ends of kernels
 
 
 @dataclass(slots=True)
@@ -79,6 +115,7 @@ class _Pending:
     enqueued: dict[int, float] = field(default_factory=dict)
     arrived: dict[int, float] = field(default_factory=dict)
     end: float = np.nan
+    spent: float = 0.0
 
 
 def simulate(
@@ -109,7 +146,8 @@ class _Engine:
     ) -> None:
         self._shape, self._steps, self._faults, self._noise = shape, steps, faults, noise
         self._flag_every = flag_every
-        self._chance = np.random.default_rng(seed)
+        self._dice = _Dice(seed)
+        self._pace = self._wander(steps)
         self._ranks = [_Rank() for _ in range(shape.ranks)]
         self._open: dict[tuple[int, ...], _Pending] = {}
         self._flag = Call("AllReduce", 8, WORLD, tuple(range(shape.ranks)), feeds_compute=True)
@@ -122,7 +160,7 @@ class _Engine:
         while alive:
             moved = False
             for rank in sorted(alive):
-                while all(np.isfinite(call.end) for call in waits[rank]):
+                while all(call.end == call.end for call in waits[rank]):  # NaN is not
                     moved = True
                     try:
                         waits[rank] = next(programs[rank])
@@ -137,23 +175,27 @@ class _Engine:
         rank = self._ranks[number]
         for step in range(self._steps):
             rank.began.append(rank.host)
-            slow = 1.0
+            slow = self._pace[step] * self._dice.factor(self._noise.step_gpu)
+            launches = self._dice.factor(self._noise.step_host)
             for fault in self._faults:
                 if fault.rank == number and fault.hits(step):
-                    slow += fault.gpu
+                    slow *= 1 + fault.gpu
                     if fault.host_s:
                         self._wait(rank)
                         rank.host += fault.host_s
-            if self._chance.random() < self._noise.hiccups:
-                rank.host += self._noise.hiccup_s * self._chance.exponential()
+            if self._dice.chance.random() < self._noise.hiccups:
+                rank.host += self._noise.hiccup_s * self._dice.chance.exponential()
             if self._flag_every and step % self._flag_every == 0:
                 yield from self._call(number, (self._flag,), step)
                 self._wait(rank)
             for item in self._shape.program(number, step):
                 if isinstance(item, Kernel):
-                    self._kernel(rank, item, slow)
+                    self._kernel(rank, item, slow, launches)
                 elif isinstance(item, Host):
-                    rank.host += item.seconds * self._scatter(self._noise.host)
+                    rank.host += item.seconds * self._dice.factor(self._noise.host)
+                elif isinstance(item, Limit):
+                    if len(rank.launched) > item.kernels:
+                        rank.host = max(rank.host, rank.launched[-1 - item.kernels])
                 elif isinstance(item, Sync):
                     self._wait(rank)
                 elif isinstance(item, Join):
@@ -163,15 +205,22 @@ class _Engine:
                     yield from self._call(number, calls, step)
         rank.began.append(rank.host)
 
-    def _kernel(self, rank: _Rank, item: Kernel, slow: float) -> None:
-        launch = item.launch_s * self._scatter(self._noise.host)
-        busy = item.gpu_s * slow * self._scatter(self._noise.gpu)
+    def _wander(self, steps: int) -> list[float]:
+        """Return the pace of all GPUs in each step: it moves slowly, and returns."""
+        moves = self._dice.chance.standard_normal(steps) * self._noise.wander * 0.3
+        pace, at = [], 0.0
+        for move in moves.tolist():
+            at = 0.95 * at + move
+            pace.append(math.exp(at))
+        return pace
+
+    def _kernel(self, rank: _Rank, item: Kernel, slow: float, launches: float) -> None:
+        launch = item.launch_s * launches * self._dice.factor(self._noise.host)
+        busy = item.gpu_s * slow * self._dice.factor(self._noise.gpu)
         began = max(rank.gpu, rank.host)
         rank.host += launch
         rank.gpu = max(began + busy, rank.host)
-
-    def _scatter(self, size: float) -> float:
-        return float(np.exp(size * self._chance.standard_normal()))
+        rank.launched.append(rank.gpu)
 
     @staticmethod
     def _wait(rank: _Rank) -> None:
@@ -187,9 +236,15 @@ class _Engine:
                 self._finish(pending, step)
         yield opened
         for call, pending in zip(calls, opened, strict=True):
-            rank.streams[call.stream] = max(rank.streams.get(call.stream, 0.0), pending.end)
+            end = self._end(number, call, pending)
+            rank.streams[call.stream] = max(rank.streams.get(call.stream, 0.0), end)
             if call.feeds_compute:
-                rank.gpu = max(rank.gpu, pending.end)
+                rank.gpu = max(rank.gpu, end)
+
+    def _end(self, number: int, call: Call, pending: _Pending) -> float:
+        if self._noise.eager_sends and call.op == "Send":
+            return pending.arrived[number] + pending.spent
+        return pending.end
 
     def _join(self, number: int, rank: _Rank, call: Call) -> _Pending:
         peer = call.peer
@@ -197,7 +252,7 @@ class _Engine:
         name = (call.comm, *pair) if call.op in PAIRWISE else (call.comm,)
         nth = rank.counts[name] = rank.counts.get(name, -1) + 1
         pending = self._open.setdefault((*name, nth), _Pending(call))
-        rank.host += 30e-6 * self._scatter(self._noise.host)
+        rank.host += 30e-6 * self._dice.factor(self._noise.host)
         pending.enqueued[number] = rank.host
         ready = max(rank.host + 5e-6, rank.streams.get(call.stream, 0.0))
         pending.arrived[number] = max(ready, rank.gpu) if call.needs_compute else ready
@@ -208,19 +263,20 @@ class _Engine:
     def _finish(self, pending: _Pending, step: int) -> None:
         call, members = pending.call, tuple(pending.arrived)
         spent = LATENCY_S * np.log2(max(2, len(members))) + call.size_bytes / BANDWIDTH
-        spent *= self._scatter(0.02)
+        spent *= self._dice.factor(0.02)
         for fault in self._faults:
             ends = {fault.rank, fault.link}
             if fault.link is not None and fault.hits(step) and ends <= set(members):
                 spent *= fault.times
         pending.end = max(pending.arrived.values()) + spent
+        pending.spent = spent
 
     def _columns(self, clock_s: float) -> Collectives:
         rows = self._rows
         ops = sorted({call.op for _, _, call, _ in rows})
         who = np.array([rank for rank, *_ in rows])
         clock = EPOCH_NS + (np.linspace(0.0, clock_s, self._shape.ranks)[who] * 1e9).astype(int)
-        end = np.array([pending.end for *_, pending in rows])
+        end = np.array([self._end(rank, call, pending) for rank, _, call, pending in rows])
         start = np.array([pending.enqueued[rank] for rank, _, _, pending in rows])
         arrived = np.array([pending.arrived[rank] for rank, _, _, pending in rows])
         is_pair = np.array([call.op in PAIRWISE for _, _, call, _ in rows])

@@ -49,7 +49,7 @@ def test_a_stall_is_named_with_its_period_in_steps() -> None:
     job = simulate(ddp(), STEPS, [Fault(5, host_s=0.06, every=10, first=ONSET)], flag_every=0)
     (culprit,) = _ask(job.columns).culprits
     assert (culprit.rank, str(culprit.cause), culprit.period) == (5, "host", 10)
-    assert culprit.loss == pytest.approx(job.loss(ONSET, periodic=True), abs=0.02)
+    assert culprit.loss == pytest.approx(job.loss(ONSET), abs=0.02)
 
 
 def test_a_slow_gpu_that_the_job_does_not_notice_is_no_culprit() -> None:

@@ -98,9 +98,8 @@ def test_a_difference_that_explains_too_little_is_a_guess() -> None:
 
 
 def test_where_the_class_says_otherwise_only_what_explains_most_counts() -> None:
-    mine = {Signal.RUNQUEUE_SHARE: 0.10}
-    assert best(mine, GPU) == []
-    assert best({Signal.RUNQUEUE_SHARE: 0.25}, GPU) != []
+    assert best({Signal.QUOTA_SHARE: 0.10}, GPU) == []
+    assert best({Signal.QUOTA_SHARE: 0.25}, GPU) != []
     assert best({Signal.PCIE_WIDTH: 8.0}, HOST) == []
 
 
@@ -149,3 +148,28 @@ def test_without_a_known_lateness_only_what_costs_something_is_named() -> None:
         "stopped 20 % of the time by the CPU quota of its cgroup, peers unknown",
         "waits for a CPU 8.0 % of the time, peers 1.0 %",
     ]
+
+
+@pytest.mark.parametrize(
+    ("waits", "peers", "lateness"),
+    [
+        (0.11, 0.062, HOST),  # as measured on a busy machine: a lock was the cause
+        (0.62, 0.01, GPU),  # the host of a slow GPU was in time
+        (0.12, 0.01, HOST),  # explains less than half
+    ],
+)
+def test_some_more_waiting_for_a_cpu_is_no_cause(
+    waits: float, peers: float, lateness: Lateness
+) -> None:
+    known = {Signal.RUNQUEUE_SHARE: PeerValue(peers, 0.004, 7)}
+    seen = Seen(signals={Signal.RUNQUEUE_SHARE: waits})
+    assert find_causes(seen, [], known, lateness) == []
+
+
+@pytest.mark.parametrize("kind", [CauseKind.LOCK, CauseKind.READER, CauseKind.GC])
+def test_a_wait_on_the_stack_comes_before_waiting_for_a_cpu(kind: CauseKind) -> None:
+    cpu = Difference(kind=CauseKind.CPU, place=Place.HOST, text="cpu", cost=0.24, explains=0.96)
+    wait = Difference(kind=kind, place=Place.HOST, text="wait", cost=0.15, explains=0.6)
+    assert [each.text for each in rank_differences([cpu, wait], HOST)] == ["wait", "cpu"]
+    slight = Difference(kind=kind, place=Place.HOST, text="wait", cost=0.02, explains=0.08)
+    assert [each.text for each in rank_differences([cpu, slight], HOST)] == ["cpu"]

@@ -176,7 +176,8 @@ def test_too_few_members_that_report_are_an_event(live: float, event: int) -> No
 def test_a_split_cohort_is_an_event_while_members_are_expected() -> None:
     cohorts = cohorts_of(1)
     cohorts.is_split[0] = True
-    assert lasting(cohorts) == SPLIT
+    assert lasting(cohorts) == CLEAR  # ranks of another role may report later
+    assert judged(cohorts, now_s=1060.0)[0] == [SPLIT]
     gone = cohorts_of(1)
     gone.is_split[0], gone.expected[0] = True, 0.0
     assert lasting(gone) == CLEAR
@@ -218,19 +219,26 @@ def test_members_that_seem_faster_show_that_the_others_slowed_down() -> None:
     """Six of eight slowed down by a fifth: the median moved, and two seem faster."""
     cohorts = cohorts_of(1)
     everyone, effect = np.zeros(8, np.intp), np.array([0.0] * 6 + [-0.2, -0.2])
-    scale = np.full(8, 0.01)
-    count = fleet_events.count_moving(cohorts, everyone, np.ones(8, bool), effect, scale, 0.015)
+    scale, everybody, nobody = np.full(8, 0.01), np.ones(8, bool), np.zeros(8, bool)
+    count = fleet_events.count_moving(cohorts, everyone, everybody, effect, scale, nobody)
     assert count.tolist() == [0.0]  # the cohort as a whole is as fast as before
     cohorts.slow_level[0] = 0.2
-    count = fleet_events.count_moving(cohorts, everyone, np.ones(8, bool), effect, scale, 0.015)
+    count = fleet_events.count_moving(cohorts, everyone, everybody, effect, scale, nobody)
     assert count.tolist() == [6.0]
     few = np.array([0.0] * 7 + [-0.2])
-    count = fleet_events.count_moving(cohorts, everyone, np.ones(8, bool), few, scale, 0.015)
+    count = fleet_events.count_moving(cohorts, everyone, everybody, few, scale, nobody)
     assert count.tolist() == [0.0]
-    slow = np.array([0.1, 0.1, 0.016, 0.014, 0, 0, 0, 0])
-    known = np.array([True, False] + [True] * 6)
-    count = fleet_events.count_moving(cohorts, everyone, known, slow, scale, 0.015)
-    assert count.tolist() == [2.0]
+
+
+def test_members_slow_down_together_where_they_do_so_alike_and_beyond_their_noise() -> None:
+    """A rank that is slower by little is not the equal of one that is slower by much."""
+    job, judged = np.array([1] * 6), np.array([True, False] + [True] * 4)
+    effect = np.array([0.10, 0.10, 0.031, 0.029, 0.04, -np.inf])
+    margin = np.array([0.01, 0.01, 0.01, 0.01, 0.05, 0.0])
+    moving = fleet_events.find_moving(job, judged, effect, margin, 0.015)
+    assert moving.tolist() == [True, False, True, False, False, False]
+    alone = fleet_events.find_moving(job, judged, effect / 5, margin, 0.015)
+    assert alone.tolist() == [True, False, False, False, False, False]
 
 
 def linked(

@@ -46,7 +46,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     policy = VerdictPolicy()
     assert (policy.min_effect, policy.gate, policy.guard_share) == (0.03, 0.015, 0.4)
     assert policy.false_alarms_per_1000_node_hours == 0.2
-    assert (policy.warmup_samples, policy.max_members) == (60, 100_000)
+    assert (policy.warmup_samples, policy.max_members) == (30, 100_000)
     assert (policy.stale_s, policy.forget_s) == (30.0, 300.0)
 
 
@@ -55,9 +55,9 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     [
         (0.015, 10_000, 1.0),  # half the effect of 0.03, in scales
         (0.003, 10_000, 1.5),  # at most
-        (0.1, 10_000, 0.5),  # at least
+        (0.1, 10_000, 0.75),  # at least
         (0.1, 9.0, 1.0),  # three standard errors of a short history
-        (0.1, 16.0, 0.75),
+        (0.1, 6.25, 1.2),
     ],
 )
 def test_the_drift_allowance_is_half_the_effect_within_its_bounds(
@@ -71,10 +71,10 @@ def test_correlated_samples_make_a_history_shorter() -> None:
     assert inflation_of(0.0) == 1.0
     assert inflation_of(0.6) == pytest.approx(2.0)
     plain, related = (
-        drift_allowance(np.array([0.1]), np.array([64.0]), correlation, VerdictPolicy())
+        drift_allowance(np.array([0.1]), np.array([16.0]), correlation, VerdictPolicy())
         for correlation in (0.0, 0.6)
     )
-    assert (plain[0], related[0]) == (pytest.approx(0.5), pytest.approx(0.75))
+    assert (plain[0], related[0]) == (pytest.approx(0.75), pytest.approx(1.5))
 
 
 def test_the_budget_is_a_number_of_samples() -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ingero.cli.show.table import printable
 from ingero.contract.verdict import CauseClass
-from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit
+from ingero.core.blame.answer import LATER, NEXT_STEPS, Answer, Culprit
 
 _CLASS_WORDS = {
     CauseClass.COMPUTE: "its GPU is slow",
@@ -122,7 +122,9 @@ def _print_culprit(console: Console, culprit: Culprit) -> None:
     if culprit.link is not None:
         console.print(f"  link   {culprit.link}", markup=False)
     if culprit.excess is not None and culprit.error is not None:
-        slower = f"{culprit.excess:+.1%} ±{culprit.error:.1%} own time over its peers"
+        is_late = culprit.detail.startswith(LATER)
+        over = "of a step later than its peers" if is_late else "own time over its peers"
+        slower = f"{culprit.excess:+.1%} ±{culprit.error:.1%} {over}"
         extra = f", {_time(culprit.excess_s)} a step" if culprit.excess_s else ""
         console.print(
             f"  excess {slower}{extra}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,14 +10,17 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import CauseClass
 from ingero.core.cost import SECONDS_PER_HOUR, loss_per_hour
 
+LATER: Final = "later than"  # what `Culprit.detail` begins with where lateness was compared
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
     """One slow worker, and the share of the step that the job loses while it is slow.
 
     `loss_error` is the error of `loss`; with `at_most`, no calm steps were recorded and `loss` is
-    an upper bound. `excess` and `error` are shares of the worker's own time, `excess_s` is per
-    step. `steps` and `times` are the first and the last step in which it is slow, and Unix seconds.
+    an upper bound. `excess` and `error` are shares of the worker's own time, or of the step where
+    `detail` begins with LATER; `excess_s` is per step. `steps` and `times` are the first and the
+    last step in which it is slow, and Unix seconds.
     """
 
     worker: str

@@ -84,8 +84,10 @@ def _other_ranks(job: RecordedJob, named: set[int]) -> list[str]:
     if also:
         return [f"{', '.join(also)} also over its peers, but fixing that saves almost nothing now"]
     if others:
-        most = np.max(np.abs(excess[others]))
-        return [f"the other {len(others)} ranks are within {most:.1%} of their role"]
+        most = float(np.max(np.abs(excess[others])))
+        what = "own times" if job.lateness is None else "lateness"
+        near = "less than 0.1%" if most < 0.0005 else f"at most {most:.1%}"
+        return [f"{what} of the other {len(others)} ranks: {near} from the median of their role"]
     return []
 
 

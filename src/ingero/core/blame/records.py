@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ingero.contract.verdict import CauseClass
-from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit, Fix
+from ingero.core.blame.answer import LATER, NEXT_STEPS, Answer, Culprit, Fix
 from ingero.core.blame.record_fixes import Fixer
 from ingero.core.blame.record_steps import measure_steps
 from ingero.core.blame.record_text import (
@@ -166,7 +166,7 @@ def _culprit(job: RecordedJob, each: Blamed) -> Culprit:
         often = f"in {len(suspect.stalls)} steps"
     else:
         often = f"in {suspect.named_share:.0%} of the steps"
-    over = "own time over" if job.lateness is None else "later than"
+    over = "own time over" if job.lateness is None else LATER
     return Culprit(
         worker=job.name(suspect.worker),
         rank=recorder.global_rank,

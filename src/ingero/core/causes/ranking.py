@@ -18,6 +18,9 @@ MIN_EXPLAINED: Final = 0.2  # of the lateness
 MIN_COST: Final = 0.05  # of the time, where it is not known how late the rank is
 # Where the verdict's class contradicts the place, the difference must explain most of it.
 MIN_EXPLAINED_ELSEWHERE: Final = 0.6
+SEEN_ON_STACKS: Final = frozenset(
+    {CauseKind.GC, CauseKind.LOCK, CauseKind.INTERPRETER_LOCK, CauseKind.READER, CauseKind.WAIT}
+)
 _PLACES: Final = {
     CauseClass.COMPUTE: Place.GPU,
     CauseClass.HOST: Place.HOST,
@@ -36,6 +39,7 @@ class Difference:
     cost: float | None = None  # as a share of the time
     explains: float | None = None
     spreads: float = 0.0  # how far outside the peers' spread, to order what has no cost
+    least: float = MIN_EXPLAINED  # of the lateness that it must explain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,10 @@ class Lateness:
         if difference.explains is None:
             is_small = difference.cost is not None and difference.cost < MIN_COST
             return not is_elsewhere and not is_small
-        return difference.explains >= (MIN_EXPLAINED_ELSEWHERE if is_elsewhere else MIN_EXPLAINED)
+        if is_elsewhere and difference.kind is CauseKind.CPU:
+            return False  # its host was in time
+        least = max(difference.least, MIN_EXPLAINED_ELSEWHERE if is_elsewhere else 0.0)
+        return difference.explains >= least
 
 
 def compare_signals(
@@ -81,11 +88,17 @@ def compare_signals(
 
 
 def rank_differences(found: Iterable[Difference], lateness: Lateness) -> list[Difference]:
-    """Return what explains the lateness, the largest share first, then what has no share."""
+    """Return what explains the lateness, the largest share first, then what has no share.
+
+    A wait that the stack of the thread shows comes before waiting for a CPU: who wakes up from a
+    lock or a read waits for a CPU as well.
+    """
     kept = [each for each in found if lateness.accepts(each)]
+    is_seen = any(each.kind in SEEN_ON_STACKS for each in kept)
     return sorted(
         kept,
         key=lambda each: (
+            is_seen and each.kind is CauseKind.CPU,
             each.cost is None,
             -(each.cost or 0.0),
             -each.spreads,
@@ -102,7 +115,9 @@ def _compare(
             return None
         peer = PeerValue(rule.normal, 0.0, 0)
     excess = mine - peer.median if rule.higher_is_worse else peer.median - mine
-    if excess <= max(rule.floor, SPREADS * peer.spread):
+    if excess <= max(rule.floor, SPREADS * peer.spread) or (
+        rule.higher_is_worse and mine < rule.times * peer.median
+    ):
         return None
     text = rule.text.format(
         mine=rule.value(mine), peers=rule.value(peer.median) if peer.count else "unknown"
@@ -115,6 +130,7 @@ def _compare(
         cost=cost,
         explains=lateness.explained_by(cost),
         spreads=excess / max(rule.floor, peer.spread),
+        least=rule.least,
     )
 
 

@@ -42,6 +42,8 @@ class SignalRule:
     floor: float
     normal: float | None = None  # the value of a healthy rank, where it is known without peers
     cost: Cost = Cost.UNKNOWN
+    least: float = 0.2  # of the lateness that it must explain
+    times: float = 1.0  # the peers' median that it must exceed
 
     def value(self, number: float) -> str:
         """Return a value as it is told, `38 %` or `1410 MHz`."""
@@ -75,8 +77,9 @@ RULES: Final = {
         text="PCIe link of generation {mine}, peers {peers}",
     ),
     Signal.RUNQUEUE_SHARE: SignalRule(
+        # Where ranks share cores, every late rank waits for a CPU somewhat more than the others.
         kind=CauseKind.CPU, place=Place.HOST, is_share=True, floor=0.02, cost=Cost.SHARE,
-        text="waits for a CPU {mine} of the time, peers {peers}",
+        least=0.6, times=2.0, text="waits for a CPU {mine} of the time, peers {peers}",
     ),
     Signal.QUOTA_SHARE: SignalRule(
         kind=CauseKind.QUOTA, place=Place.HOST, is_share=True, floor=0.02, normal=0.0,

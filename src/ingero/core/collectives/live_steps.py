@@ -134,9 +134,13 @@ class LiveSteps:
         done = np.flatnonzero(cut.whole)
         if not len(done):
             return NOTHING_FINISHED
-        is_over = under_way <= done[-1]
+        # Hosts that run ahead enqueue calls of the next step before this one is over on the GPU.
+        enqueued = int(ordered.start_ns[step == done[-1]].max())
+        is_over = (under_way <= done[-1]) & ((step >= 0) | (ordered.start_ns <= enqueued))
         self._count_per_step(ordered, step, place, cut)
-        times = self._times(ordered, step, under_way, self._segments(ordered, is_over), cut)
+        foreign = is_over & (step < 0) & (ordered.size_bytes > LIGHT_BYTES)
+        segments = self._segments(ordered, is_over)
+        times = self._times(ordered, step, under_way, segments, cut, foreign)
         number = np.full(len(cut), UNKNOWN, np.int64)
         number[done] = times.step
         self.broken += int(done[-1]) + 1 - len(done)
@@ -164,10 +168,13 @@ class LiveSteps:
         under_way: Ints,
         segments: tuple[Floats, Floats],
         cut: StepCut,
+        foreign: Mask,
     ) -> StepTimes:
-        """Return the times of the whole steps; `under_way` is the step that a row falls into."""
+        """Return the times of the whole steps; `under_way` is the step that a row falls into.
+
+        `foreign` rows belong to no step: a checkpoint or an evaluation.
+        """
         size, done = len(cut) + 1, np.flatnonzero(cut.whole)
-        foreign = (step < 0) & (rows.size_bytes > LIGHT_BYTES)  # a checkpoint or an evaluation
         own, idle = (np.bincount(under_way, each * ~foreign, size)[done] for each in segments)
         is_timed = np.bincount(under_way, ~rows.is_gpu_timed, size)[done] == 0
         ends = np.zeros(size, np.int64)

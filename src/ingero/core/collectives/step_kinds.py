@@ -66,6 +66,20 @@ def code_kinds(columns: Collectives, detail: Detail) -> KindCodes:
     return KindCodes(code, kinds)
 
 
+def code_followers(code: Ints, depth: int) -> tuple[Ints, Ints]:
+    """Return a code per row for its kind and the kinds of the next `depth` rows, and these.
+
+    The second result has a line of kinds per code. Rows with fewer rows after them have code -1.
+    """
+    result = np.full(len(code), UNKNOWN, np.int64)
+    if len(code) <= depth:
+        return result, np.empty((0, depth + 1), np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(code, depth + 1)
+    distinct, inverse = np.unique(windows, axis=0, return_inverse=True)
+    result[: len(windows)] = inverse.reshape(-1)
+    return result, distinct
+
+
 def row_weights(columns: Collectives) -> Floats:
     """Return the bytes of each row; where no size is known, every row weighs the same."""
     known = columns.size_bytes > 0

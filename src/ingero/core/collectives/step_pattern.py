@@ -5,7 +5,8 @@ the finest one whose turns hold the same heavy calls. Rare light calls, such as 
 logged losses, may come when they like. A step begins after the longest silence of the host, where
 it loads data, updates weights or waits for the GPU; on the GPU, calls overlap compute. A step is
 identified by its anchor, a call that comes once per step: members of a communicator share the
-sequence number of that call.
+sequence number of that call. Where every kind comes several times, as the gathers and scatters of
+equal layers do, the anchor is a call with the calls that follow it.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
-from ingero.core.collectives.step_kinds import Detail, Kind, KindCodes, code_kinds, row_weights
+from ingero.core.collectives.step_kinds import (
+    Detail,
+    Kind,
+    KindCodes,
+    code_followers,
+    code_kinds,
+    row_weights,
+)
 
 MIN_TURNS = 3  # a pattern must repeat this often
 FITTING_TURNS = 0.90  # of the turns must hold the heavy calls of the median turn
@@ -24,6 +32,9 @@ EXPLAINED_BYTES = 0.98  # of all bytes are of kinds that come in every turn
 # have a few bytes; gradients, parameters and activations have many.
 LIGHT_BYTES, LIGHT_SHARE = 1 << 16, 1e-3
 SEARCHED_ROWS = 1 << 16  # the newest; a ring of the plugin holds half as many
+DEPTHS = (1, 2, 4, 8, 16, 32)  # calls after the anchor that tell it from others of its kind
+FOLLOWED = (Detail.SIZES, Detail.EXCHANGES)
+MOST_TRIED = 12  # candidates of one depth
 
 Rows = NDArray[np.intp]
 
@@ -32,8 +43,8 @@ Rows = NDArray[np.intp]
 class StepPattern:
     """The calls of a step in order; `places` has the kind and its how-manieth call in the step.
 
-    `anchor` is a place with a kind that comes once. `needed` tells which places every whole step
-    has; light calls may be missing.
+    `anchor` is a place with a kind that comes once, or the one that the kinds of `after` follow.
+    `needed` tells which places every whole step has; light calls may be missing.
     """
 
     detail: Detail
@@ -41,6 +52,7 @@ class StepPattern:
     needed: tuple[bool, ...]
     anchor: int
     fit: float  # share of the turns that held the pattern where it was found
+    after: tuple[Kind, ...] = ()
 
     def __len__(self) -> int:
         return len(self.places)
@@ -69,18 +81,12 @@ def find_pattern(columns: Collectives) -> StepPattern | None:
     part = columns.take(rows)
     if len(part) <= MIN_TURNS:
         return None
-    for detail in Detail:
-        coded = code_kinds(part, detail)
-        seen = np.flatnonzero(coded.code >= 0)
-        if len(seen) <= MIN_TURNS:
-            continue
-        if len(seen) < len(part):
-            coded, held = KindCodes(coded.code[seen], coded.kinds), part.take(seen)
-        else:
-            held = part
-        found = _search(held, coded, detail)
-        if found is not None:
-            return found
+    for search, details in ((_search, tuple(Detail)), (_search_followed, FOLLOWED)):
+        for detail in details:
+            calls = _code_calls(part, detail)
+            found = None if calls is None else search(calls)
+            if found is not None:
+                return found
     return None
 
 
@@ -97,7 +103,7 @@ def cut_steps(columns: Collectives, pattern: StepPattern) -> StepCut:
     step = np.full(len(columns), -1, np.int64)
     place = np.full(len(columns), -1, np.int64)
     code, rows = code[kept], order[kept]
-    anchors = np.flatnonzero(code == kinds.index(pattern.places[pattern.anchor][0]))
+    anchors = _find_anchors(pattern, code, kinds)
     turn = np.searchsorted(anchors, np.arange(len(code)), side="right") - 1
     nth = _occurrence(code, turn, usual)
     fits = (nth >= 0) & (nth < usual[code])
@@ -115,6 +121,24 @@ def cut_steps(columns: Collectives, pattern: StepPattern) -> StepCut:
         whole[hit[(hit >= 0) & (hit < len(anchors))]] = False
     named = rows[anchors]
     return StepCut(step, place, columns.comm[named], columns.seq[named], whole)
+
+
+def _find_anchors(pattern: StepPattern, code: Ints, kinds: list[Kind]) -> Rows:
+    """Return which calls are anchors: those of its kind that the right calls follow."""
+    first = kinds.index(pattern.places[pattern.anchor][0])
+    if not pattern.after:
+        return np.flatnonzero(code == first)
+    needed = {
+        kind
+        for (kind, _), is_needed in zip(pattern.places, pattern.needed, strict=True)
+        if is_needed
+    }
+    heavy = np.flatnonzero(np.array([kind in needed for kind in kinds], bool)[code])
+    wanted = [first, *(kinds.index(kind) for kind in pattern.after)]
+    if len(heavy) < len(wanted):
+        return np.empty(0, np.intp)
+    windows = np.lib.stride_tricks.sliding_window_view(code[heavy], len(wanted))
+    return heavy[np.flatnonzero((windows == wanted).all(axis=1))]
 
 
 def _in_order(columns: Collectives) -> Rows:
@@ -170,35 +194,101 @@ def _whole_steps(pattern: StepPattern, step: Ints, place: Ints, steps: int) -> M
     return whole
 
 
-def _search(columns: Collectives, coded: KindCodes, detail: Detail) -> StepPattern | None:
-    code, kinds = coded.code, coded.kinds
-    counts = np.bincount(code, minlength=len(kinds))
+def _code_calls(columns: Collectives, detail: Detail) -> "_Calls | None":
+    coded = code_kinds(columns, detail)
+    seen = np.flatnonzero(coded.code >= 0)
+    if len(seen) <= MIN_TURNS:
+        return None
+    if len(seen) < len(columns):
+        coded, columns = KindCodes(coded.code[seen], coded.kinds), columns.take(seen)
     volume = row_weights(columns)
-    weight = np.bincount(code, volume, len(kinds)) / max(float(volume.sum()), 1.0)
-    call = np.array([max(kind.size_bytes, 0) for kind in kinds])
+    weight = np.bincount(coded.code, volume, len(coded.kinds)) / max(float(volume.sum()), 1.0)
+    call = np.array([max(kind.size_bytes, 0) for kind in coded.kinds])
     known = bool((columns.size_bytes > 0).any())
     light = (weight < LIGHT_SHARE) & (call <= LIGHT_BYTES) & known
-    joined = _joined_comms(columns, volume)
+    return _Calls(columns, coded, detail, volume, weight, light, _joined_comms(columns, volume))
+
+
+def _search(calls: "_Calls") -> StepPattern | None:
+    """Look for a kind that comes once per turn."""
+    code = calls.coded.code
+    counts = np.bincount(code, minlength=len(calls.coded.kinds))
     for candidate in np.argsort(-counts, kind="stable").tolist():
         if counts[candidate] <= MIN_TURNS:
             break
-        if light[candidate]:
+        if calls.light[candidate]:
             continue  # a flag may repeat as well, but not with every step
-        anchors = np.flatnonzero(code == candidate)
+        found = calls.turns(np.flatnonzero(code == candidate))
+        if found is not None:
+            return _pattern(calls, *found)
+    return None
+
+
+def _search_followed(calls: "_Calls") -> StepPattern | None:
+    """Look for an anchor that is told from others of its kind by the calls that follow it.
+
+    Of the equally frequent ones the same is chosen on every rank.
+    """
+    heavy = np.flatnonzero(~calls.light[calls.coded.code])
+    code, kinds = calls.coded.code[heavy], calls.coded.kinds
+    of_kind = np.bincount(code, minlength=len(kinds))[~calls.light]
+    for depth in DEPTHS:
+        followed, lines = code_followers(code, depth)
+        counts = np.bincount(followed[followed >= 0], minlength=len(lines))
+        fitting: list[tuple[int, tuple[Ints, Mask]]] = []
+        tried = 0
+        for candidate in np.argsort(-counts, kind="stable").tolist():
+            count = int(counts[candidate])
+            if count <= MIN_TURNS or (fitting and count < counts[fitting[0][0]] - 2):
+                break
+            turns = np.rint(of_kind / count)
+            if (np.abs(of_kind - turns * count) > turns + (1 - FITTING_TURNS) * count).any():
+                continue  # some kind does not come as often in every turn
+            tried += 1
+            found = calls.turns(heavy[np.flatnonzero(followed == candidate)])
+            if found is not None:
+                fitting.append((candidate, found))
+            if tried >= MOST_TRIED and not fitting:
+                break
+        if fitting:
+            best, found = max(fitting, key=lambda each: calls.order_of(lines[each[0]].tolist()))
+            anchors = heavy[np.flatnonzero(followed == best)]
+            after = tuple(kinds[k] for k in lines[best].tolist()[1:])
+            return _pattern(calls, *found, anchors, after)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The calls of a rank in order, and what is known about their kinds."""
+
+    columns: Collectives
+    coded: KindCodes
+    detail: Detail
+    volume: Floats
+    weight: Floats
+    light: Mask
+    joined: set[int]
+
+    def order_of(self, line: list[int]) -> tuple[bool, list[Kind]]:
+        """Return which of several anchors is chosen: one that has sequence numbers, if any."""
+        numbered = bool((self.columns.seq[self.coded.code == line[0]] >= 0).all())
+        return numbered, [self.coded.kinds[kind] for kind in line]
+
+    def turns(self, anchors: Rows) -> tuple[Ints, Mask] | None:
+        """Return the usual turn between anchors and which turns hold it; None if too few do."""
+        code = self.coded.code
         turn = np.searchsorted(anchors, np.arange(len(code)), side="right") - 1
         turn = np.where(turn < len(anchors) - 1, turn, -1)
-        usual, fits = _usual_turn(code, turn, len(anchors) - 1, weight, light)
-        if float(fits.mean()) < FITTING_TURNS or weight[usual > 0].sum() < EXPLAINED_BYTES:
-            continue
-        if detail is not Detail.SIZES and (usual > 0).sum() < 2:
-            continue  # without sizes any calls repeat
+        usual, fits = _usual_turn(code, turn, len(anchors) - 1, self.weight, self.light)
+        if float(fits.mean()) < FITTING_TURNS or self.weight[usual > 0].sum() < EXPLAINED_BYTES:
+            return None
+        if self.detail is not Detail.SIZES and (usual > 0).sum() < 2:
+            return None  # without sizes any calls repeat
         inside = (turn >= 0) & fits[turn] & (usual > 0)[code]
-        if volume[inside].sum() < FITTING_BYTES * volume[turn >= 0].sum():
-            continue
-        if not joined <= set(columns.comm[inside].tolist()):
-            continue
-        return _pattern(columns, coded, detail, usual, light, float(fits.mean()))
-    return None
+        if self.volume[inside].sum() < FITTING_BYTES * self.volume[turn >= 0].sum():
+            return None
+        return (usual, fits) if self.joined <= set(self.columns.comm[inside].tolist()) else None
 
 
 def _joined_comms(columns: Collectives, volume: Floats) -> set[int]:
@@ -224,18 +314,21 @@ def _usual_turn(
 
 
 def _pattern(
-    columns: Collectives, coded: KindCodes, detail: Detail, usual: Ints, light: Mask, fit: float
+    calls: _Calls, usual: Ints, fit: Mask, chosen: Rows | None = None, after: tuple[Kind, ...] = ()
 ) -> StepPattern:
-    """Order the calls of a turn, find the silence before the step, and choose the anchor."""
+    """Order the calls of a turn, find the silence before the step, and choose the anchor.
+
+    `chosen` are the anchors where no kind comes once, and `after` is what follows them.
+    """
+    columns, coded, light = calls.columns, calls.coded, calls.light
     kept = np.flatnonzero((usual > 0)[coded.code])
-    code = coded.code[kept]
-    once = np.flatnonzero(usual == 1)
-    numbered = np.array([(columns.seq[kept[code == kind]] >= 0).all() for kind in once])
-    best = once[numbered] if numbered.any() else once
-    heavy = best[~light[best]] if (~light[best]).any() else best
-    kinds = coded.kinds
-    anchor = max(heavy.tolist(), key=lambda k: (kinds[k].width, kinds[k].size_bytes, kinds[k]))
-    anchors = np.flatnonzero(code == anchor)
+    code, kinds = coded.code[kept], coded.kinds
+    if chosen is None:
+        anchor = _anchor_kind(calls, kept, usual)
+        anchors = np.flatnonzero(code == anchor)
+    else:
+        anchor = int(coded.code[chosen[0]])
+        anchors = np.searchsorted(kept, chosen)
     turn = np.searchsorted(anchors, np.arange(len(code)), side="right") - 1
     nth = _occurrence(code, turn, usual)
     fits = (turn >= 0) & (turn < len(anchors) - 1) & (nth < usual[code])
@@ -249,12 +342,23 @@ def _pattern(
     order = np.roll(order, -begin)
     slots = [(kind, n) for kind in range(len(kinds)) for n in range(int(usual[kind]))]
     return StepPattern(
-        detail,
+        calls.detail,
         _number_places([kinds[slots[s][0]] for s in order.tolist()]),
         tuple(not light[slots[s][0]] for s in order.tolist()),
-        next(at for at, s in enumerate(order.tolist()) if slots[s][0] == anchor),
-        fit,
+        next(at for at, s in enumerate(order.tolist()) if slots[s] == (anchor, 0)),
+        float(fit.mean()),
+        after,
     )
+
+
+def _anchor_kind(calls: _Calls, kept: Rows, usual: Ints) -> int:
+    """Return the kind that identifies a step: it comes once, and is the same on every rank."""
+    code, kinds = calls.coded.code[kept], calls.coded.kinds
+    once = np.flatnonzero(usual == 1)
+    numbered = np.array([(calls.columns.seq[kept[code == kind]] >= 0).all() for kind in once])
+    best = once[numbered] if numbered.any() else once
+    heavy = best[~calls.light[best]] if (~calls.light[best]).any() else best
+    return int(max(heavy.tolist(), key=lambda k: (kinds[k].width, kinds[k].size_bytes, kinds[k])))
 
 
 def _number_places(kinds: list[Kind]) -> tuple[tuple[Kind, int], ...]:

@@ -14,6 +14,7 @@ from ingero.core.verdict.fast_channel import CAP
 from ingero.core.verdict.own_times import SampleBatch
 from ingero.core.verdict.policy import (
     CLIP,
+    POOLED,
     VerdictPolicy,
     decision_limit,
     drift_allowance,
@@ -37,7 +38,6 @@ UPPER, UPPER_SCALES = 0.9, 1.2816  # a quantile, and how many scales above the m
 FAR = 3.0  # scales: a larger advance is not learned as usual
 WIDER = 1.5  # the scale of a member is at most this many times the cohort's
 MAX_SHIFT = 0.01  # of a step
-POOLED = 4  # members whose histories count as one long one; more share the same noise
 EXPLAINED = 0.3  # of the advance: own time must have grown by this part of it
 
 
@@ -144,20 +144,26 @@ def advance_effect(rows: MemberRows, members: Index) -> Column:
     return np.where(np.isnan(effect), -np.inf, effect)
 
 
-def has_advance(rows: MemberRows, effect: Column, policy: VerdictPolicy) -> NDArray[np.bool_]:
-    """Tell for which members the job has waited for long enough to blame them.
+def is_own_delay(rows: MemberRows, effect: Column) -> NDArray[np.bool_]:
+    """Tell whose own time grew with the advance; a rank that only waited elsewhere has none.
 
-    `effect` is the excess of own time, as a logarithm. A rank that only waited elsewhere has none.
+    `effect` is the excess of own time, as a logarithm.
     """
+    size = rows.size
+    advance = np.maximum(advance_effect(rows, np.arange(size)), 0.0)
+    own_s = np.exp(np.nan_to_num(rows.baseline_log_own[:size]))
+    explained = np.expm1(np.maximum(effect, 0.0)) * own_s
+    needed = EXPLAINED * advance * np.nan_to_num(rows.span_s[:size])
+    return np.asarray(explained >= needed, bool)
+
+
+def has_advance(rows: MemberRows, effect: Column, policy: VerdictPolicy) -> NDArray[np.bool_]:
+    """Tell for which members the job has waited for long enough to blame them."""
     found = np.zeros(rows.size, bool)
     asked = np.flatnonzero(rows.channel[: rows.size] == ADVANCE)
     if not len(asked):
         return found
-    advance = advance_effect(rows, asked)
     window = np.uint32((1 << OF) - 1)
     lasts = np.bitwise_count(rows.advance_rises[asked] & window) >= LASTING
-    own_s = np.exp(np.nan_to_num(rows.baseline_log_own[asked]))
-    explained = np.expm1(np.maximum(effect[asked], 0.0)) * own_s
-    needed = EXPLAINED * np.maximum(advance, 0.0) * np.nan_to_num(rows.span_s[asked])
-    found[asked] = lasts & (advance >= policy.gate) & (explained >= needed)
-    return found
+    found[asked] = lasts & (advance_effect(rows, asked) >= policy.gate)
+    return found & is_own_delay(rows, effect)

@@ -11,6 +11,7 @@ from ingero.core.robust import MAD_TO_SIGMA, Column, Index
 from ingero.core.verdict.policy import (
     BIAS_CAP,
     CLIP,
+    POOLED,
     SCALE_FLOOR,
     VerdictPolicy,
     decision_limit,
@@ -23,6 +24,7 @@ from ingero.core.verdict.table import HEALTHY, HISTORY, RECENT_HISTORY, CohortRo
 YOUNG = 1800  # samples in which restless first minutes are learned again
 CALMER = 0.6  # of the learned scale: chance alone does not make a window of sixty so calm
 MIN_HISTORY = 20  # samples: fewer do not show how much a member varies
+REFINED = 8  # times the first history: what a baseline shows then is more than a slow start
 PER_TICK = 512  # baselines computed in one tick; the others wait for the next
 FROZEN = 8 * HISTORY  # samples after which the bias does not change any more
 MAX_SHIFT = 0.01  # a larger change of the bias means that a slowdown is being learned: refused
@@ -121,7 +123,7 @@ def first_history(rows: MemberRows, cohorts: CohortRows, policy: VerdictPolicy) 
 
 def is_refined(rows: MemberRows, cohorts: CohortRows, policy: VerdictPolicy) -> NDArray[np.bool_]:
     """Tell whose baseline has its full history: what it shows is more than a slow start."""
-    full = np.minimum(4 * first_history(rows, cohorts, policy), HISTORY)
+    full = np.minimum(REFINED * first_history(rows, cohorts, policy), HISTORY)
     return np.asarray(rows.baseline_samples[: rows.size] >= full, bool)
 
 
@@ -198,7 +200,7 @@ def _compute_cohort(
     rows.k[members] = drift_allowance(scale, history, correlation, policy)
     rows.limit[members] = decision_limit(
         rows.k[members],
-        history,
+        history * min(len(members), POOLED),  # the scale is at least that of all members
         correlation=correlation,
         between_alarms=float(samples_between_alarms(cohorts.sample_s[cohort], policy)),
     )

@@ -4,12 +4,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index
-from ingero.core.verdict.advance_channel import advance_effect, has_advance
+from ingero.core.verdict.advance_channel import advance_effect, has_advance, is_own_delay
 from ingero.core.verdict.baseline import is_refined
 from ingero.core.verdict.fast_channel import is_persistent, margin_of_error, plain_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
-from ingero.core.verdict.stall_channel import STALL_LIMIT, stalls_more_than_peers
+from ingero.core.verdict.stall_channel import (
+    STALL_LIMIT,
+    is_now_and_then,
+    stalls_more_than_peers,
+)
 from ingero.core.verdict.table import (
     ADVANCE,
     CHRONIC,
@@ -48,6 +52,7 @@ def decide(
     # What the job waits for is clearer than own time where that is noisy: it takes over.
     clearer = (rows.state[:size] == SUSPECT) & (rows.channel[:size] == FAST) & over[:, ADVANCE]
     rows.channel[:size][clearer] = ADVANCE
+    _find_stalls(rows, over[:, STALL])
     everyone, channel = np.arange(size), rows.channel[:size]
     is_over, holds = over[everyone, channel], holding[everyone, channel]
     has_effect = judged & _has_effect(registry, effect, policy)
@@ -69,6 +74,18 @@ def decide(
     rows.calm_samples[:size][ended] = 0
     reset_channels(rows, ended)
     return np.flatnonzero(rows.state[:size] != before).tolist(), gone
+
+
+def _find_stalls(rows: MemberRows, stalls: Mask) -> None:
+    """Judge suspects by their stalls where these are all that is slow.
+
+    Stalls of every tenth step raise the mean of every second, too, and are no slow GPU.
+    """
+    size = rows.size
+    asked = (rows.state[:size] == SUSPECT) & np.isin(rows.channel[:size], (FAST, ADVANCE))
+    for index in np.flatnonzero(asked & stalls).tolist():
+        if is_now_and_then(rows, index):
+            rows.channel[index] = STALL
 
 
 def reset_channels(rows: MemberRows, members: Mask) -> None:
@@ -134,9 +151,10 @@ def _channels(registry: MemberRegistry, effect: Column, policy: VerdictPolicy) -
     is_warm = is_refined(rows, registry.cohorts, policy)
     chronic = always & is_warm & (effect + rows.bias[:size] > 0.5 * bias)
     waited, enough = rows.advance_cusum[:size], rows.advance_limit[:size]
-    over = np.stack(
-        ((cusum > limit) & ~always, stall > STALL_LIMIT, chronic, waited > enough), axis=1
-    )
+    waits = waited > enough
+    if waits.any():
+        waits &= is_own_delay(rows, effect)
+    over = np.stack(((cusum > limit) & ~always, stall > STALL_LIMIT, chronic, waits), axis=1)
     holding = np.stack(
         (
             cusum > RELEASE * limit,

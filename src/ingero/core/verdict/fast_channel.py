@@ -13,6 +13,7 @@ from ingero.core.verdict.table import RECENT, SUSPECT, CohortRows, MemberRows
 
 CAP = 1.6  # channels stop at this many limits, so that recovery shows soon
 MISSES = 7  # one sample in so many may be low in a slowdown that lasts
+UNEVEN_LASTING = 16  # where batches differ: chance alone lets a third of all samples rise
 MAX_LASTING = 28  # with the allowed misses, what 32 remembered samples can show
 
 
@@ -94,5 +95,5 @@ def lasting_samples(rows: MemberRows, samples_between_alarms: Column) -> Index:
     samples = of_peers(rows.samples.astype(np.float64))
     begin, go_on = (far + 1) / (samples + 1), (again + 0.5) / (far + 5)
     in_a_row = 1 + np.log(begin * samples_between_alarms) / -np.log(go_on)
-    in_a_row[rows.is_uneven[:size]] = MAX_LASTING
+    in_a_row = np.where(rows.is_uneven[:size], UNEVEN_LASTING, in_a_row)
     return np.clip(np.ceil(in_a_row), 1, MAX_LASTING).astype(np.intp)

@@ -8,7 +8,8 @@ from ingero.core.robust import Column
 from ingero.errors import ConfigError
 
 CLIP = 4.0  # one sample never counts for more than four scales
-K_MIN, K_MAX = 0.5, 1.5  # in noise wider than the effect, only whole scales are looked for
+K_MIN, K_MAX = 0.75, 1.5  # in noise wider than the effect, only whole scales are looked for
+POOLED = 4  # members whose histories count as one long one; more share the same noise
 BASELINE_ERRORS = 3.0  # standard errors that a baseline may be wrong by
 SCALE_FLOOR = 0.003  # of own time: no timer and no job is steadier
 BIAS_CAP = 0.05  # a baseline excuses no more than this: a node slow from the start stays visible
@@ -24,7 +25,7 @@ class VerdictPolicy:
     min_effect: float = 0.03  # the slowdown the fast channel is tuned for
     gate: float = 0.015  # median excess of the last five samples below which nothing is confirmed
     false_alarms_per_1000_node_hours: float = 0.2
-    warmup_samples: int = 60
+    warmup_samples: int = 30
     guard_share: float = 0.40  # of a cohort slowing down together: a fleet event, nobody is blamed
     stale_s: float = 30.0  # a member silent for this long is not live
     forget_s: float = 300.0  # a member silent for this long is not expected any more

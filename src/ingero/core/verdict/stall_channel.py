@@ -14,12 +14,15 @@ STALL_MIN = 0.08  # a stall adds at least this share to a step
 STALL_OVER = 0.5
 STALL_RATE = 0.004  # stalls per step that nobody is blamed for
 STALL_RATE_MAX = 0.09
-STALL_RATIO = 10.0  # how much more often a member with a fault stalls
+# How much more often a member with a fault stalls; where all stall often, it need not be as much.
+STALL_RATIO, STALL_OFTEN, STALL_LEAST = 10.0, 0.08, 3.0
 STALL_LIMIT = 9.0
 STALL_MEMORY = 0.995  # weight per step: rates are those of about the last 200 steps
 # As many stalls at the peers' rate must be less likely than exp(-STALL_CHANCE), a Poisson tail.
 STALL_CHANCE = 10.0
 MIN_ONSETS = 4  # needed before a period is reported
+FEW_STALLS = 2.5  # recent ones: from three on, it is asked whether they are all that is slow
+STEADY = 0.4  # of the mean excess: the median step of a member that is always slow has more
 TINY = 1e-9
 
 
@@ -36,7 +39,8 @@ def update_stalls(
     rate = np.clip(
         2 * _typical_stalls(rows, members) / rows.stall_steps[members], STALL_RATE, STALL_RATE_MAX
     )
-    gain = np.where(onset, np.log(STALL_RATIO), np.log((1 - STALL_RATIO * rate) / (1 - rate)))
+    faulty = np.maximum(np.minimum(STALL_RATIO * rate, STALL_OFTEN), STALL_LEAST * rate)
+    gain = np.where(onset, np.log(faulty / rate), np.log((1 - faulty) / (1 - rate)))
     rows.stall_cusum[members] = np.clip(rows.stall_cusum[members] + gain, 0.0, CAP * STALL_LIMIT)
     calm = members[rows.stall_cusum[members] == 0.0]
     rows.stall_rose_at[calm] = cohorts.step_samples[rows.cohort[calm]]
@@ -90,6 +94,15 @@ def stalls_more_than_peers(rows: MemberRows) -> NDArray[np.bool_]:
     ratio = np.maximum(stalls, TINY) / np.maximum(expected, TINY)
     surprise = stalls * np.log(ratio) - stalls + expected
     return np.asarray((stalls > expected) & (surprise >= STALL_CHANCE), bool)
+
+
+def is_now_and_then(rows: MemberRows, member: int) -> bool:
+    """Tell whether the median of the last steps is hardly slow, while their mean is."""
+    own = rows.own_s[member][~np.isnan(rows.own_s[member])]
+    if not len(own) or rows.recent_stalls[member] < FEW_STALLS:
+        return False
+    usual = float(np.exp(rows.baseline_log_own[member]))
+    return bool(np.median(own) - usual < STEADY * (own.mean() - usual))
 
 
 def stall_period(rows: MemberRows, member: int) -> int | None:

@@ -16,7 +16,7 @@ from ingero.core.verdict.job_steps import CalmSteps
 from ingero.core.verdict.loss import Loss, measure_loss
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.stall_channel import stall_period
+from ingero.core.verdict.stall_channel import is_now_and_then, stall_period
 from ingero.core.verdict.table import (
     ADVANCE,
     ALARM_FRAMES,
@@ -148,6 +148,8 @@ def _class_of(rows: MemberRows, index: int, peers: Index, before: Verdict | None
         return CauseClass.STALL
     if before is not None and before.cause_class is not CauseClass.UNKNOWN:
         return before.cause_class
+    if rows.channel[index] != CHRONIC and is_now_and_then(rows, index):
+        return CauseClass.STALL
     return cause_of(rows, index, peers)
 
 
@@ -190,7 +192,9 @@ def _class_where_it_arises(rows: MemberRows, index: int, peers: Index) -> CauseC
     if known.sum() < ALARM_FRAMES:
         return None
     late = known & (start >= np.median(start[known]))  # the steps in which it was waited for
-    harmless = np.maximum(rows.enqueue_late_s[peers] - rows.start_late_s[peers], 0.0)
+    theirs = rows.enqueue_late_s[peers]
+    # A peer that started early, because it waits for this one, did not enqueue late by that.
+    harmless = np.maximum(np.fmin(theirs, theirs - rows.start_late_s[peers]), 0.0)
     excused = float(np.nanquantile(harmless, HARMLESS)) if np.isfinite(harmless).any() else 0.0
     start_s, enqueue_s = float(np.mean(start[late])), float(np.mean(enqueue[late]))
     return CauseClass.HOST if enqueue_s - excused >= 0.5 * start_s else CauseClass.COMPUTE

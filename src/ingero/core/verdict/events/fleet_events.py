@@ -10,6 +10,7 @@ from ingero.core.verdict.table import FEW, STEP_SAMPLES, CohortRows
 
 CLEAR, TOGETHER, COVERAGE, SPLIT, SLOWER, LINKS, STOPPED = range(7)  # CohortRows.event
 MIN_COVERAGE = 0.6  # of the expected members; with fewer, nobody is blamed
+ALIKE = 0.3  # of the largest effect in a job: what is smaller is something else
 COMMON_RISE = 0.045  # of a cohort's own time above its baseline: a job 5 % slower, less noise
 WANDERS = 4.0  # a rise must also be this many times what the cohort wanders anyway
 STAY_HIGH = 0.7  # of that limit: a rise is not over while the level stays above it
@@ -22,6 +23,7 @@ KNOWN_S = 300.0  # how long a cohort is watched before a small rise is more than
 # A job whose own times fall by so much in its first minutes was compiling or filling caches.
 SETTLED, YOUNG_S = -0.7, 600.0
 CONFIRM_S = 8.0  # a reason must last this long to become an event; nobody is blamed meanwhile
+SPLIT_S = 60.0  # the same for a split: ranks of some roles may report later than others
 FASTER, FASTER_SCALES = 0.03, 3.0  # of own time: members that seem to be faster by this much
 LEFT = 0.1  # of a cohort must seem faster before the others are taken for the slow ones
 STAY = 0.8  # of the share that began an event: it does not end before the share falls below this
@@ -34,7 +36,7 @@ def count_moving(
     judged: NDArray[np.bool_],
     effect: Column,
     scale: Column,
-    gate: float,
+    moving: NDArray[np.bool_],
 ) -> Column:
     """Count per cohort the members that became slower; `effect` compares them with the median.
 
@@ -43,7 +45,7 @@ def count_moving(
     """
     size = cohorts.size
     known = np.bincount(cohort[judged], minlength=size)
-    moved = np.bincount(cohort[judged & (effect > gate)], minlength=size).astype(np.float64)
+    moved = np.bincount(cohort[moving], minlength=size).astype(np.float64)
     faster = judged & (effect < -np.maximum(FASTER, FASTER_SCALES * scale))
     left = np.bincount(cohort[faster], minlength=size)
     if not left.any():
@@ -53,6 +55,20 @@ def count_moving(
     rise = np.nan_to_num(cohorts.slow_level[:size] - cohorts.baseline_level[:size])
     most = (left >= np.maximum(2, LEFT * known)) & (rise > 0.5 * by)
     return np.where(most, known - left, moved).astype(np.float64)
+
+
+def find_moving(
+    job: Index, judged: NDArray[np.bool_], effect: Column, margin: Column, gate: float
+) -> NDArray[np.bool_]:
+    """Tell which members became slower, by more than their noise.
+
+    Those that are slower by little, beside one that is slower by much, did not slow down with it:
+    they pass its delay on, or have more of their own compute to show while they wait less.
+    """
+    slower = judged & (effect > np.maximum(gate, margin))
+    most = np.zeros(int(job.max(initial=0)) + 1)
+    np.maximum.at(most, job[slower], effect[slower])
+    return np.asarray(slower & (effect >= ALIKE * most[job]), bool)
 
 
 def judge(
@@ -78,7 +94,8 @@ def judge(
     until = cohorts.event_until_s[:size]
     until[:] = np.where(reason != CLEAR, now_s + HOLD_S, until)
     is_held = (reason == CLEAR) & (before != CLEAR) & (now_s < until)
-    is_young = (reason != CLEAR) & (before == CLEAR) & ~(now_s - since >= CONFIRM_S)
+    hold_s = np.where(reason == SPLIT, SPLIT_S, CONFIRM_S)
+    is_young = (reason != CLEAR) & (before == CLEAR) & ~(now_s - since >= hold_s)
     events = np.where(is_held, before, np.where(is_young, CLEAR, reason)).astype(np.int8)
     excused = _excuses(events) | _excuses(reason)
     return _once_per_job(cohorts, events), excused

@@ -18,7 +18,7 @@ from ingero.core.verdict.events.groups import Groups
 from ingero.core.verdict.events.links import judge_links
 from ingero.core.verdict.events.moves import Moves
 from ingero.core.verdict.events.structural import Finding, Recurrences, find_structural
-from ingero.core.verdict.fast_channel import recent_effect
+from ingero.core.verdict.fast_channel import margin_of_error, recent_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.table import FAST, FEW, RECOVERING, STRAGGLER
@@ -91,9 +91,12 @@ class JobEvents:
         """
         rows, size = self._registry.rows, self._registry.rows.size
         cohorts, cohort = self._registry.cohorts, rows.cohort[:size]
-        moving = judged & (effect > self._policy.gate)
+        margin = np.nan_to_num(margin_of_error(rows, np.arange(size)))
+        moving = fleet_events.find_moving(
+            rows.job[:size], judged, effect, margin, self._policy.gate
+        )
         moved = fleet_events.count_moving(
-            cohorts, cohort, judged, effect, rows.scale[:size], self._policy.gate
+            cohorts, cohort, judged, effect, rows.scale[:size], moving
         )
         known = np.bincount(cohort[judged], minlength=cohorts.size).astype(np.float64)
         links = judge_links(cohorts, self._mean_step_s(judged), now_s)
