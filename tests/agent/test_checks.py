@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.agent.checks import check_btf, check_kernel, check_ptrace_scope, run_checks
+from ingero.agent.checks import check_amd, check_btf, check_kernel, check_ptrace_scope, run_checks
 from ingero.agent.host.privileges import missing_capabilities
 from ingero.cli.dispatch import run
 
@@ -84,3 +84,19 @@ def test_text_names_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(
         name in text for name in ("kernel", "privileges", "probes", "libcudart", "trace database")
     )
+
+
+def test_amd_gpus_are_named_with_what_works_on_them(tmp_path: Path) -> None:
+    assert check_amd(tmp_path) == []
+    for card, vendor in (("card0", "0x10de"), ("card1", "0x1002"), ("card2", "0x1002")):
+        device = tmp_path / card / "device"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+    (found,) = check_amd(tmp_path)
+    assert (found.name, found.passed, found.value, found.optional) == (
+        "AMD GPU",
+        False,
+        "2 found",
+        True,
+    )
+    assert "HIP calls, RCCL collectives" in found.detail

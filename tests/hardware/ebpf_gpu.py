@@ -313,6 +313,13 @@ def parts(name: str, kinds: tuple[str, ...]) -> list[str]:
     return [kind for kind in kinds if not ONLY or name in ONLY or f"{name}:{kind}" in ONLY]
 
 
+def write_report(results: dict[str, object], path: Path) -> None:
+    """Keep the figures where the MCP tool `get_test_report` reads them."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    path.write_text(json.dumps({"finished": finished, **results}, indent=1))
+
+
 def main() -> int:
     if os.geteuid():
         raise SystemExit("tracing needs root")
@@ -348,6 +355,7 @@ def main() -> int:
     }
     if "OUT" in os.environ:
         (Path(os.environ["OUT"]) / "ebpf.json").write_text(json.dumps(results, indent=1))
+    write_report(results, Path.home() / ".ingero" / "test-report.json")
     print(
         f"\n{time.monotonic() - started:.0f} s; "
         + ("all required figures reached" if not failures else "")

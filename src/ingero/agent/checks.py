@@ -23,6 +23,8 @@ from ingero.errors import IngeroError, Unavailable
 from ingero.storage.trace.reading import connect_readonly
 
 MIN_KERNEL: Final = (5, 15)
+DRM: Final = Path("/sys/class/drm")
+AMD_VENDOR: Final = "0x1002"
 TESTED_DRIVER: Final = 550
 BTF: Final = Path("/sys/kernel/btf/vmlinux")
 YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -59,7 +61,7 @@ def run_checks(db: Path | None = None) -> list[Check]:
         check_kernel, check_btf, check_privileges, check_probes, check_driver, check_gpu,
         check_cudart, check_cuda, check_processes, check_ptrace_scope, check_compiled,
     )  # fmt: skip
-    return [*(check() for check in checks), check_database(db)]
+    return [*(check() for check in checks), *check_amd(), check_database(db)]
 
 
 def check_compiled() -> Check:
@@ -185,6 +187,25 @@ def check_gpu() -> Check:
             optional=True,
         )
     return Check("GPU", True, f"{gpu.count} x {gpu.model}")
+
+
+def check_amd(drm: Path = DRM) -> list[Check]:
+    """Return what works on AMD GPUs, where there are any."""
+    vendors = [path.read_text().strip() for path in sorted(drm.glob("card*/device/vendor"))]
+    count = vendors.count(AMD_VENDOR)
+    if not count:
+        return []
+    return [
+        Check(
+            "AMD GPU",
+            False,
+            f"{count} found",
+            "traced: the kernel and host layers (scheduler, memory, disk, network); "
+            "not traced: HIP calls, RCCL collectives, and clocks, power and memory of the GPU",
+            "record the kernel and host layers with `ingero trace`",
+            optional=True,
+        )
+    ]
 
 
 def check_cudart() -> Check:

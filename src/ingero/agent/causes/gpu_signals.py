@@ -1,12 +1,16 @@
 """Signals of the GPU that a rank uses, from NVML; what a GPU does not support is left out."""
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from ingero.agent.host.deadline import DRIVER_S, Deadline
 from ingero.agent.processes.info import read_environ
 from ingero.contract.causes import Signal
+from ingero.errors import Unavailable
 
+log = logging.getLogger(__name__)
 XID_KEPT_S: Final = 600.0  # an error of the driver explains a slow rank for this long
 MAX_EVENTS: Final = 64  # that are read at once
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -29,8 +33,10 @@ class GpuSignals:
     The driver is started by the first reading, because that may take a while.
     """
 
-    def __init__(self, start: Callable[[], Any] = start_nvml) -> None:
+    def __init__(self, start: Callable[[], Any] = start_nvml, seconds: float = DRIVER_S) -> None:
         self._start = start
+        self._deadline = Deadline("the NVIDIA driver", seconds)
+        self._problem = ""
         self._is_started = False
         self._nvml: Any = None
         self._handles: list[Any] = []
@@ -39,12 +45,28 @@ class GpuSignals:
         self._lock = threading.Lock()  # signals and looks are read in different threads
 
     def read(self, pid: int, local_rank: int | None, now_s: float) -> dict[Signal, float]:
-        """Return the signals of the GPU of a process; empty where it is not known."""
+        """Return the signals of the GPU of a process; empty where it is not known.
+
+        They are empty, too, while the driver does not answer, which is logged once.
+        """
         with self._lock:
-            if not self._is_started:
-                self._is_started = True
-                self._open()
-            return self._read(pid, local_rank, now_s)
+            try:
+                found = self._deadline.call(lambda: self._opened(pid, local_rank, now_s))
+            except Unavailable as error:
+                if not self._problem:
+                    log.warning("gpu_driver_silent", extra={"problem": str(error)})
+                self._problem = str(error)
+                return {}
+            if self._problem:
+                log.info("gpu_driver_back")
+            self._problem = ""
+            return found
+
+    def _opened(self, pid: int, local_rank: int | None, now_s: float) -> dict[Signal, float]:
+        if not self._is_started:
+            self._open()
+            self._is_started = True
+        return self._read(pid, local_rank, now_s)
 
     def _read(self, pid: int, local_rank: int | None, now_s: float) -> dict[Signal, float]:
         index = self._gpu_of(pid, local_rank)

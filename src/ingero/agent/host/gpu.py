@@ -3,9 +3,11 @@
 import contextlib
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ingero.agent.host.deadline import DRIVER_S, Deadline
 from ingero.children.output import output_of
 from ingero.core.health.observation import GpuInfo
 from ingero.errors import Unavailable
@@ -33,14 +35,37 @@ class GpuMemory:
 
 
 class Gpus:
-    """Reads NVML, else nvidia-smi; raises Unavailable with the reason when neither works."""
+    """Reads NVML, else nvidia-smi; raises Unavailable with the reason when neither works.
 
-    def __init__(self) -> None:
-        self._nvml = _start_nvml()
+    Every question has a deadline: "the driver does not answer" is such a reason.
+    """
+
+    def __init__(self, start: Callable[[], Any] | None = None, seconds: float = DRIVER_S) -> None:
+        self._deadline = Deadline("the NVIDIA driver", seconds)
+        self._silence = ""
+        self._nvml: Any = None
+        try:
+            self._nvml = self._deadline.call(start or _start_nvml)
+        except Unavailable as error:
+            self._silence = str(error)
         self._smi = None if self._nvml else shutil.which("nvidia-smi")
 
     def memory(self) -> GpuMemory:
         """Return used and total memory."""
+        return self._deadline.call(self._memory)
+
+    def info(self) -> GpuInfo:
+        """Return the model of the first GPU and the number of GPUs."""
+        return self._deadline.call(self._info)
+
+    def throttle(self) -> dict[str, int]:
+        """Return the throttle mask of each GPU by UUID. Raises Unavailable.
+
+        GPUs that do not support it are left out.
+        """
+        return self._deadline.call(self._throttle)
+
+    def _memory(self) -> GpuMemory:
         if self._nvml is None:
             return parse_memory(self._ask(_MEMORY_QUERY))
         try:
@@ -51,8 +76,7 @@ class Gpus:
             raise Unavailable("NVML lists no GPU memory")
         return GpuMemory(sum(int(r.used) for r in readings), sum(int(r.total) for r in readings))
 
-    def info(self) -> GpuInfo:
-        """Return the model of the first GPU and the number of GPUs."""
+    def _info(self) -> GpuInfo:
         if self._nvml is None:
             return parse_names(self._ask(_NAME_QUERY))
         try:
@@ -64,11 +88,7 @@ class Gpus:
             raise Unavailable("NVML lists no GPU")
         return GpuInfo(name.decode() if isinstance(name, bytes) else str(name), len(handles))
 
-    def throttle(self) -> dict[str, int]:
-        """Return the throttle mask of each GPU by UUID. Raises Unavailable.
-
-        GPUs that do not support it are left out.
-        """
+    def _throttle(self) -> dict[str, int]:
         if self._nvml is None:
             return parse_throttle(self._ask(_THROTTLE_QUERY, MAX_THROTTLE_BYTES))
         found: dict[str, int] = {}
@@ -89,6 +109,8 @@ class Gpus:
         ]
 
     def _ask(self, query: tuple[str, ...], limit_bytes: int = MAX_SMI_BYTES) -> str:
+        if self._silence:
+            raise Unavailable(self._silence)
         if self._smi is None:
             raise Unavailable("no NVIDIA driver library and no nvidia-smi on the PATH")
         return output_of([self._smi, *query], limit_bytes, SMI_TIMEOUT_S)

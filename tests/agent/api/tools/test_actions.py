@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from aiohttp import web
+from tests.hardware.ebpf_gpu import write_report
 from tests.support.asking import ask
 
 from ingero.agent.api.tools.actions import SCENARIOS
@@ -178,3 +179,9 @@ def test_the_key_comes_from_the_environment_or_a_private_file(
         pagerduty_key()
     file.write_text("alerter: {slack: {}}\n")
     assert pagerduty_key() is None
+
+
+async def test_the_report_is_what_the_hardware_tests_write(here: AgentContext) -> None:
+    write_report({"failures": []}, here.report)
+    report = (await ask(here, "get_test_report")).data
+    assert report["failures"] == [] and report["finished"].endswith("Z")

@@ -71,10 +71,12 @@ async def run_demo(context: AgentContext, question: DemoQuestion) -> ToolAnswer:
 
 
 async def get_test_report(context: AgentContext, question: Nothing) -> ToolAnswer:
-    """The report of the last hardware test run, if there is one."""
+    """The figures of the last run of `tests/hardware/run.sh` on this node, if there was one."""
     path = context.report
     if not path.is_file():
-        return ToolAnswer(text=f"no hardware test report at {path}")
+        return ToolAnswer(
+            text=f"no hardware test report at {path}; `tests/hardware/run.sh` writes one"
+        )
     try:
         with path.open("rb") as file:
             content = file.read(MAX_REPORT_BYTES + 1)
