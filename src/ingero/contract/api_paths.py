@@ -23,6 +23,7 @@ FLEET_STATUS: Final = "/api/v1/status"
 FLEET_LIVE: Final = "/api/v1/live"  # a stream, `contract/live.py`
 FLEET_SILENCES: Final = "/api/v1/silences"
 FLEET_SILENCES_LIFT: Final = "/api/v1/silences/lift"
+FLEET_LIMITS: Final = "/api/v1/limits"
 FLEET_EPISODES: Final = "/api/v1/episodes"
 FLEET_EPISODE: Final = "/api/v1/episodes/{episode}"
 FLEET_EPISODE_INPUTS: Final = "/api/v1/episodes/{episode}/inputs"

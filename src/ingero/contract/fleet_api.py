@@ -100,3 +100,15 @@ class LiftedSilences(msgspec.Struct, frozen=True):
     """The silences that a request ended."""
 
     lifted: list[Silence]
+
+
+class Limits(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Limits of the threshold and the quorum; in a request, those that are missing are kept."""
+
+    k: float | None = None
+    ema_alpha: float | None = None
+    min: float | None = None
+    max: float | None = None
+    min_gap: float | None = None
+    statistical_min: int | None = None
+    coverage_fraction: float | None = None

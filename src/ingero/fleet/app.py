@@ -8,6 +8,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest
 from ingero.contract.verdict import Verdict, encode_one
 from ingero.contract.verdict_otlp import encode_verdict_logs
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.alerts.metrics import alert_families
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
@@ -38,6 +40,7 @@ from ingero.fleet.episodes.metrics import episode_families
 from ingero.fleet.episodes.routes import episode_routes
 from ingero.fleet.exporters import FleetExporters, build_backend
 from ingero.fleet.forward import Forwarder
+from ingero.fleet.limits.api import limit_routes
 from ingero.fleet.listeners import FleetListeners, ListenerSecrets
 from ingero.fleet.metrics import (
     certificate_families,
@@ -77,8 +80,10 @@ class FleetService:
         *,
         processor: FleetProcessor | None = None,
         tick_s: float = TICK_S,
+        reread: Callable[[], FleetConfig] | None = None,
     ) -> None:
         self.config = config
+        self._reread = reread
         self._tick_s = tick_s
         settings = config.processors.ingero
         self.processor = processor or FleetProcessor(
@@ -178,7 +183,8 @@ class FleetService:
 
     def _threshold_app(self, access: Access) -> Starlette:
         page = live_routes(self.live, access, lambda: self._moment(time.monotonic()))
-        routes = [*page, *episode_routes(self.episodes, access)]
+        limits = limit_routes(lambda: self.processor.policy, self.set_limits, access)
+        routes = [*page, *episode_routes(self.episodes, access), *limits]
         return threshold_app(self.processor, access, self.verdicts, routes)
 
     def _moment(self, now_s: float) -> Moment:
@@ -292,7 +298,23 @@ class FleetService:
             except IngeroError as error:
                 log.error("reload_failed", extra={"why": str(error)})
         self.live.close()  # clients connect again, and their tokens are checked again
+        if self._reread is not None:
+            try:
+                self.set_limits(self._reread().processors.ingero.policy())
+            except IngeroError as error:
+                log.error("reload_failed", extra={"why": str(error)})
         log.info("reloaded")
+
+    def set_limits(self, policy: ThresholdPolicy) -> None:
+        """Compare with other limits from now on; scores and smoothed thresholds are kept.
+
+        The push interval and what follows from it stay as they were at the start.
+        """
+        before = self.processor.policy
+        self.processor.policy = replace(
+            policy, push_interval_s=before.push_interval_s, ttl_multiplier=before.ttl_multiplier
+        )
+        log.info("limits_read", extra={"changed": self.processor.policy != before})
 
     async def stop(self) -> None:
         """Refuse new requests, finish running and queued ones; close the health page last."""
@@ -353,10 +375,14 @@ def _return_freed_memory() -> None:
         libc.malloc_trim(0)
 
 
-async def serve(config: FleetConfig, on_started: Callable[[FleetService], None]) -> None:
-    """Run until SIGTERM or SIGINT; reload on SIGHUP."""
+async def serve(
+    config: FleetConfig,
+    on_started: Callable[[FleetService], None],
+    reread: Callable[[], FleetConfig] | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT; reload on SIGHUP, with `reread` also the limits."""
     raise_file_limit()
-    service = FleetService(config)
+    service = FleetService(config, reread=reread)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,6 +7,7 @@ import os
 import signal
 import urllib.request
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ingero.contract.exposition import metric_name
 from ingero.contract.otlp.codec import decode_json, decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest, TracesRequest
 from ingero.contract.types import DetectionMode, NodeState
+from ingero.core.health.classifier import ClassifierPolicy
 from ingero.errors import AuthError, ConfigError
 
 SOURCE = Path(__file__).parents[3] / "src" / "ingero"
@@ -171,6 +173,32 @@ async def test_signals_end_an_agent_in_order(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         await asyncio.wait_for(running, PATIENCE_S)
         asyncio.get_running_loop().remove_signal_handler(number)
+
+
+async def test_limits_change_while_a_job_runs_without_forgetting_the_baseline() -> None:
+    """SIGHUP reads them again; what cannot be read changes nothing."""
+    async with scripted_fleet() as fleet:
+        one = agent(fleet.url)
+        health = replace(one.config.health, classifier=ClassifierPolicy(confirmations=7))
+        answers = [replace(one.config, health=health)]
+        one.options = replace(one.options, reread=lambda: answers.pop() if answers else refuse())
+        running = asyncio.create_task(one.run())
+        await until_async(lambda: one.monitor.baseline.sample_count >= 1)
+        learned = one.monitor.baseline.sample_count
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until_async(lambda: one.monitor.policy.classifier.confirmations == 7)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until_async(lambda: bool(fleet.requests))
+        assert one.monitor.policy.classifier.confirmations == 7
+        assert one.monitor.baseline.sample_count >= learned
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, PATIENCE_S)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+
+def refuse() -> IngeroConfig:
+    raise ConfigError("health.classifier.confirmations: 0 is out of range")
 
 
 async def test_metrics_and_socket_on_request_f063(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from ingero.contract.types import Identity, NodeState
 from ingero.core.health.lifecycle import Lifecycle
 from ingero.core.health.modes import ModePolicy
 from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
-from ingero.errors import ConfigError, Unavailable
+from ingero.errors import ConfigError, IngeroError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.caller import home
 from ingero.transport.listen import bind
@@ -59,6 +59,8 @@ class AgentOptions:
     max_ticks: int | None = None
     persist: bool = True
     source: SignalSource | None = None  # a simulated node provides its own signals
+    # reads the settings again on SIGHUP; None where SIGHUP means that the terminal was closed
+    reread: Callable[[], IngeroConfig] | None = None
 
 
 def default_baseline() -> Path:
@@ -114,7 +116,7 @@ class Agent:
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until stopped by `stop`, SIGTERM or SIGINT, or until a replayed file ends."""
-        stop = stop or _stop_on_signals()
+        stop = stop or _stop_on_signals(self.reload if self.options.reread else None)
         loop = self._make_loop(self._restore())
         async with contextlib.AsyncExitStack() as opened:
             if self.socket is not None:
@@ -245,6 +247,18 @@ class Agent:
         )
         return self.loop
 
+    def reload(self) -> None:
+        """Apply changed limits of scores and classification; baselines and episodes are kept."""
+        assert self.options.reread is not None
+        try:
+            policy = _monitor_policy(self.options.reread())
+        except IngeroError as error:
+            log.error("limits_kept", extra={"problem": str(error)})
+            return
+        before = self.monitor.policy
+        self.monitor.policy = replace(policy, modes=before.modes)  # intervals need a restart
+        log.info("limits_read", extra={"changed": self.monitor.policy != before})
+
     def _log_start(self) -> None:
         log.info(
             "agent_started",
@@ -334,10 +348,11 @@ def _monitor_policy(config: IngeroConfig) -> MonitorPolicy:
     )
 
 
-def _stop_on_signals() -> asyncio.Event:
+def _stop_on_signals(reload: Callable[[], None] | None) -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # SIGHUP too, so that the agent shuts down properly when its terminal is closed
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    # without `reload`, the agent shuts down properly when its terminal is closed
+    loop.add_signal_handler(signal.SIGHUP, reload or stop.set)
     return stop

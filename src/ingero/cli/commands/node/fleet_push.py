@@ -1,6 +1,7 @@
 """`ingero fleet-push`: push the health of this node to Fleet."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,9 @@ def command(
     metrics pages are read every second, so that Fleet can name one that stalls or is slower than
     its replicas: docs/how-to/inference.md.
 
+    SIGHUP reads the settings of `health` again, without forgetting baselines; started in a
+    terminal, the agent stops on it.
+
     While Fleet cannot be reached, the agent uses the last threshold for five minutes and then the
     baseline of its own score.
 
@@ -84,5 +88,11 @@ def command(
         metrics_listen=metrics_listen,
         ready_listen=ready_listen,
         persist=persist,
+        # a terminal that is closed sends SIGHUP, too, and then the agent stops
+        reread=None if _in_terminal() else lambda: load_ingero(config_path, flags),
     )
     asyncio.run(Agent(config, options).run())
+
+
+def _in_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,12 @@ def fleet(
     loopback. An address without a host keeps the host of the configuration file; `off` closes the
     gRPC or HTTP receiver.
 
-    SIGTERM answers open requests and stops. SIGHUP reads tokens and certificates again.
+    SIGTERM answers open requests and stops. SIGHUP reads tokens, certificates and the limits of
+    the threshold and the quorum again, without forgetting scores or baselines.
     docs/configuration.md describes the file, docs/api.md the interfaces, docs/metrics.md the
     metrics.
     """
-    config = effective_config(path, flags)
+    config = effective_config(path, dict(flags))
     if print_config:
         _print_config(config, as_json)
         return 0
@@ -63,7 +65,7 @@ def fleet(
             json.dumps({"configuration": name, "valid": True}) if as_json else f"{name} is valid"
         )
         return 0
-    return _serve(config, as_json, log_level)
+    return _serve(config, lambda: effective_config(path, dict(flags)), as_json, log_level)
 
 
 def effective_config(path: Path | None, flags: dict[str, Any]) -> FleetConfig:
@@ -101,12 +103,17 @@ def _print_config(config: FleetConfig, as_json: bool) -> None:
     click.echo(yaml.safe_dump(to_mapping(config), sort_keys=False).rstrip())
 
 
-def _serve(config: FleetConfig, as_json: bool, log_level: str) -> int:
+def _serve(
+    config: FleetConfig, reread: Callable[[], FleetConfig], as_json: bool, log_level: str
+) -> int:
     from ingero.cli.foreground import run_service
     from ingero.fleet.app import serve
 
     return run_service(
-        "ingero-fleet", lambda started: serve(config, started), as_json=as_json, log_level=log_level
+        "ingero-fleet",
+        lambda started: serve(config, started, reread),
+        as_json=as_json,
+        log_level=log_level,
     )
 
 
