@@ -127,6 +127,10 @@ bench-fleet: $(READY) ## measure what a push costs Fleet, compared with a consta
 bench-fleet-memory: $(READY) ## measure the memory of Fleet with a hundred nodes, with and without gRPC
 	$(BIN)/python -m bench.fleet_memory
 
+.PHONY: bench-echo-integration
+bench-echo-integration: $(READY) ## measure how long the integration test of Echo takes; on a quiet machine at most 21 s
+	$(BIN)/python -m bench.echo_integration
+
 .PHONY: bench-peers
 bench-peers: $(READY) peers ## send the same pushes to Fleet and to an OpenTelemetry Collector (needs Go)
 	$(BIN)/python -m bench.fleet_vs_collector

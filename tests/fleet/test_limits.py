@@ -30,7 +30,8 @@ def test_a_reload_applies_other_limits_and_keeps_what_was_learned() -> None:
             return answers.pop()
         raise ConfigError("processors.ingero.threshold.k: 9 is out of range")
 
-    service = FleetService(config, reread=reread)
+    service = FleetService(config)
+    service.reread = reread
     clusters, before = service.processor.clusters, service.processor.policy
     service.reload()
     assert service.processor.policy == replace(before, k=3.0)

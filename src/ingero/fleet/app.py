@@ -8,7 +8,6 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest
 from ingero.contract.verdict import Verdict, encode_one
 from ingero.contract.verdict_otlp import encode_verdict_logs
-from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.alerts.metrics import alert_families
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
@@ -72,7 +70,12 @@ log = logging.getLogger(__name__)
 
 
 class FleetService:
-    """Everything that `ingero-fleet` runs; `addresses` holds the address of each listener."""
+    """Everything that `ingero-fleet` runs; `addresses` holds the address of each listener.
+
+    `reread` reads the configuration again when the service is reloaded.
+    """
+
+    reread: Callable[[], FleetConfig] | None = None
 
     def __init__(
         self,
@@ -80,10 +83,8 @@ class FleetService:
         *,
         processor: FleetProcessor | None = None,
         tick_s: float = TICK_S,
-        reread: Callable[[], FleetConfig] | None = None,
     ) -> None:
         self.config = config
-        self._reread = reread
         self._tick_s = tick_s
         settings = config.processors.ingero
         self.processor = processor or FleetProcessor(
@@ -183,7 +184,7 @@ class FleetService:
 
     def _threshold_app(self, access: Access) -> Starlette:
         page = live_routes(self.live, access, lambda: self._moment(time.monotonic()))
-        limits = limit_routes(lambda: self.processor.policy, self.set_limits, access)
+        limits = limit_routes(lambda: self.processor.policy, self.processor.set_limits, access)
         routes = [*page, *episode_routes(self.episodes, access), *limits]
         return threshold_app(self.processor, access, self.verdicts, routes)
 
@@ -298,23 +299,12 @@ class FleetService:
             except IngeroError as error:
                 log.error("reload_failed", extra={"why": str(error)})
         self.live.close()  # clients connect again, and their tokens are checked again
-        if self._reread is not None:
+        if self.reread is not None:
             try:
-                self.set_limits(self._reread().processors.ingero.policy())
+                self.processor.set_limits(self.reread().processors.ingero.policy())
             except IngeroError as error:
                 log.error("reload_failed", extra={"why": str(error)})
         log.info("reloaded")
-
-    def set_limits(self, policy: ThresholdPolicy) -> None:
-        """Compare with other limits from now on; scores and smoothed thresholds are kept.
-
-        The push interval and what follows from it stay as they were at the start.
-        """
-        before = self.processor.policy
-        self.processor.policy = replace(
-            policy, push_interval_s=before.push_interval_s, ttl_multiplier=before.ttl_multiplier
-        )
-        log.info("limits_read", extra={"changed": self.processor.policy != before})
 
     async def stop(self) -> None:
         """Refuse new requests, finish running and queued ones; close the health page last."""
@@ -382,7 +372,8 @@ async def serve(
 ) -> None:
     """Run until SIGTERM or SIGINT; reload on SIGHUP, with `reread` also the limits."""
     raise_file_limit()
-    service = FleetService(config, reread=reread)
+    service = FleetService(config)
+    service.reread = reread
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,7 +7,7 @@ each request, `tick` once a second, and `served` for the threshold that goes bac
 from array import array
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import msgspec
@@ -307,6 +307,17 @@ class FleetProcessor:
         reason = reason_without_quorum(after, self.policy)
         served = ServedThreshold(after.served or 0.0, after.quorum_met, reason)
         cluster.served = COLD_START if not served.value else served
+
+    def set_limits(self, policy: ThresholdPolicy) -> None:
+        """Compare with other limits from now on; scores and smoothed thresholds are kept.
+
+        The push interval and what follows from it stay as they were at the start.
+        """
+        self.policy = replace(
+            policy,
+            push_interval_s=self.policy.push_interval_s,
+            ttl_multiplier=self.policy.ttl_multiplier,
+        )
 
     def provider_of(self, cluster: str, node: str) -> str | None:
         """Return the provider that a node reported, or that rules assign to it."""

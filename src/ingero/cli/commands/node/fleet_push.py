@@ -72,27 +72,22 @@ def command(
       ingero fleet-push --fleet-endpoint http://127.0.0.1:4318 --fleet-cluster-id try --stub
       ingero fleet-push --fleet-endpoint fleet:4318 --fleet-cluster-id train-a --remediate
     """
+    if stub and replay is not None:
+        raise ConfigError("--stub and --replay exclude each other")
+    asked = {"stub": stub, "replay": replay, "metrics_listen": metrics_listen}
+    _run(config_path, flags, ready_listen=ready_listen, **asked)
+
+
+def _run(config_path: Path | None, flags: dict[str, Any], **asked: Any) -> None:
     from ingero.agent.push.app import Agent, AgentOptions
     from ingero.cli.show.logs import set_up_logging
 
-    if stub and replay is not None:
-        raise ConfigError("--stub and --replay exclude each other")
     persist = flags["fleet_persist_path"] != Path()  # an empty path switches persistence off
     if not persist:
         flags["fleet_persist_path"] = None
     config = load_ingero(config_path, flags)
     set_up_logging(config.agent.log_level)
-    options = AgentOptions(
-        stub=stub,
-        replay=replay,
-        metrics_listen=metrics_listen,
-        ready_listen=ready_listen,
-        persist=persist,
-        # a terminal that is closed sends SIGHUP, too, and then the agent stops
-        reread=None if _in_terminal() else lambda: load_ingero(config_path, flags),
-    )
-    asyncio.run(Agent(config, options).run())
-
-
-def _in_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
+    # a terminal that is closed sends SIGHUP, too, and then the agent stops
+    in_terminal = sys.stdin is not None and sys.stdin.isatty()
+    reread = None if in_terminal else lambda: load_ingero(config_path, flags)
+    asyncio.run(Agent(config, AgentOptions(persist=persist, reread=reread, **asked)).run())
