@@ -54,13 +54,14 @@ class Vllm:
 
     def __init__(self, folder: Path) -> None:
         self.port = _free_port()
-        log = (folder / f"vllm-{self.port}.log").open("wb")
-        self.process = subprocess.Popen(
-            ["nice", "-n", "5", PEER / "venv/bin/vllm", "serve", PEER / "tiny", "--load-format",
-             "dummy", "--enforce-eager", "--host", "127.0.0.1", "--port", str(self.port),
-             "--max-model-len", "1024", "--max-num-seqs", "16", "--served-model-name", MODEL],
-            env={**os.environ, **ENVIRONMENT}, stdout=log, stderr=log,
-        )  # fmt: skip
+        with (folder / f"vllm-{self.port}.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                ["nice", "-n", "5", PEER / "venv/bin/vllm", "serve", PEER / "tiny", "--port",
+                 str(self.port), "--host", "127.0.0.1", "--load-format", "dummy",
+                 "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "16",
+                 "--served-model-name", MODEL],
+                env={**os.environ, **ENVIRONMENT}, stdout=log, stderr=log,
+            )  # fmt: skip
         self._busy = threading.Event()
         self._ended = threading.Event()
         self._client = threading.Thread(target=self._ask, daemon=True)

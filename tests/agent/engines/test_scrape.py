@@ -11,8 +11,9 @@ import pytest
 
 from ingero.agent.engines import scrape
 from ingero.agent.engines.ports import (
+    Listening,
+    PortTable,
     addresses_of_port,
-    listening_ports,
     reachable_address,
 )
 from ingero.agent.engines.scrape import Reply, get_page
@@ -86,8 +87,9 @@ def test_a_closed_port_is_no_answer() -> None:
 def test_the_ports_of_this_process_are_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert ("127.0.0.1", port) in {(at.address, at.port) for at in listening_ports(os.getpid())}
+        assert Listening(port, "127.0.0.1") in PortTable().of_process(os.getpid())
         assert addresses_of_port(port) == ["127.0.0.1"]
+        assert PortTable().of_process(os.getpid(), lambda other: other != port) == []
 
 
 @pytest.mark.parametrize(

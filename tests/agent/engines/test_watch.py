@@ -1,5 +1,6 @@
 """Engines are found by their processes, watched, and forgotten when they end."""
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import until
 
+from ingero.agent.engines import find as finding
 from ingero.agent.engines import watch as watching
 from ingero.agent.engines.engine import Engine
 from ingero.agent.engines.find import Candidate, EngineFinder
@@ -70,13 +72,17 @@ async def test_an_engine_is_found_measured_and_reported(engine: EngineProcess) -
 async def test_a_stopped_worker_stalls_its_engine_until_it_goes_on(engine: EngineProcess) -> None:
     """F159: named with the process and where it waits, although /health says 200."""
     engine.set_load(BUSY)
-    watch = EngineWatch(None, Identity(node="n"))
+    client = Client()
+    watch = EngineWatch(client, Identity(node="n"))
     await watch.round(1_000.0)
     until(lambda: probe_engine(engine.port, 1.0).is_ready)
     engine.hang()
     until(lambda: not probe_engine(engine.port, 0.3).is_ready)
     await watch.round(1_001.0)
+    await watch.round(1_005.5)
+    pushes = len(client.requests)
     await watch.round(1_006.5)
+    assert len(client.requests) == pushes + 1  # at once, before the next push is due
     mine = found(watch, engine)
     assert mine is not None
     report = mine.reports[None]
@@ -127,6 +133,34 @@ def test_a_child_leads_to_the_process_with_the_port(engine: EngineProcess) -> No
     assert [at.port for at in candidates[engine.pid].ports] == [engine.port]
     assert engine.worker in worker_processes(engine.pid)
     assert engine.worker not in candidates
+
+
+def test_processes_that_are_no_engines_are_looked_at_rarely(
+    monkeypatch: pytest.MonkeyPatch, engine: EngineProcess
+) -> None:
+    """A node may have thousands of processes; an engine is looked at in every round."""
+    looked: list[int] = []
+    monkeypatch.setattr(finding, "process_ids", lambda: [os.getpid(), engine.pid])
+    inner = finding.running_since
+    monkeypatch.setattr(finding, "running_since", lambda pid: looked.append(pid) or inner(pid))
+    finder = EngineFinder()
+    for _ in range(12):
+        assert [each.pid for each in finder.find()] == [engine.pid]
+    assert looked.count(os.getpid()) == 3
+    assert looked.count(engine.pid) >= 12
+
+
+async def test_the_ranks_of_an_engine_are_a_job_of_their_own(
+    engine: EngineProcess, tmp_path: Path
+) -> None:
+    """Two engines on a node both have a rank 0, and neither sets a job."""
+    (tmp_path / "other").mkdir()
+    with EngineProcess(tmp_path / "other", "phi") as other:
+        watch = EngineWatch(None, Identity(node="n"))
+        await watch.round(1_000.0)
+        assert watch.job_of(engine.worker) == f"llama:{engine.port}"
+        assert watch.job_of(other.worker) == f"phi:{other.port}"
+        assert watch.job_of(1) is None
 
 
 async def test_a_stranger_on_the_port_of_an_engine_is_not_one(

@@ -11,9 +11,11 @@ import pytest
 from tests.support.waiting import until_async
 
 from ingero.agent.engines.watch import EngineWatch
-from ingero.agent.push.engines import engine_families, watch_engines
+from ingero.agent.push.collective_feed import RankBatch
+from ingero.agent.push.engines import EngineFeed, engine_families, watch_engines
 from ingero.contract.exposition import render
 from ingero.contract.types import Identity
+from ingero.core.collectives.columns import from_records
 from ingero.sim.inference.engine import Load
 from ingero.sim.inference.replicas import EngineProcess
 
@@ -51,6 +53,31 @@ async def test_the_listener_says_only_ready_or_not(
     assert f"ingero_engine_up{labels} 1\n" in page
     assert f"ingero_engine_requests_running{labels} 2\n" in page
     assert 'ingero_agent_engine_pages_total{outcome="answered"}' in page
+
+
+class Feed:
+    """A feed with one batch per process; the second one names its job."""
+
+    lost, problem = 3, "some are missing"
+
+    def poll(self) -> list[RankBatch]:
+        rows = from_records([])
+        return [
+            RankBatch(key=pid, pid=pid, job=job, rank=0, collectives=rows, pick=lambda _: [])
+            for pid, job in ((7, None), (8, "train"), (0, None))
+        ]
+
+    def close(self) -> None:
+        self.problem = "closed"
+
+
+def test_ranks_without_a_job_get_that_of_their_engine() -> None:
+    inner = Feed()
+    feed = EngineFeed(inner, {7: "llama:8000"}.get)
+    assert [batch.job for batch in feed.poll()] == ["llama:8000", "train", None]
+    assert (feed.lost, feed.problem) == (3, "some are missing")
+    feed.close()
+    assert inner.problem == "closed"
 
 
 def test_without_a_watch_there_are_no_metrics() -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from ingero.agent.causes.threads import read_all
 from ingero.agent.engines.names import CommandLine, may_be_asked, read_command_line
-from ingero.agent.engines.ports import Listening, listening_ports
+from ingero.agent.engines.ports import Listening, PortTable
 from ingero.agent.processes.discover import (
     mapped_pages,
     parent_of,
@@ -24,7 +24,8 @@ GENERATIONS: Final = 8  # between a worker and the process with the port
 MAX_COMMAND: Final = 1 << 16
 # CUDA reserves address space of this size, so that the mappings of smaller processes are not read
 CUDA_PAGES: Final = (4 << 30) // 4096
-MAX_REMEMBERED: Final = 4096
+LOOKS: Final = 3  # at a new process, before it is looked at rarely
+RARE: Final = 11  # rounds between two looks at an old process
 MAX_CANDIDATES: Final = 64
 
 
@@ -40,41 +41,59 @@ class Candidate:
 
 
 class EngineFinder:
-    """Looks for engines; remembers which processes map libcuda, because that is slow to read."""
+    """Looks for engines.
+
+    A process that was none a few times is looked at about once a minute, so that a node with
+    thousands of processes costs little. Which processes map libcuda is remembered.
+    """
 
     def __init__(self) -> None:
         self._cuda: dict[int, tuple[int, int, bool]] = {}  # start, pages, whether it maps libcuda
+        self._round = 0
+        self._due: dict[int, tuple[int, int]] = {}  # how often it was none, and the next round
 
     def find(self) -> list[Candidate]:
         """Return the processes that may be engines, each once, at most MAX_CANDIDATES."""
+        self._round += 1
         found: dict[int, Candidate] = {}
-        seen: dict[int, tuple[int, int, bool]] = {}
-        for pid in process_ids():
-            started = running_since(pid)
-            if started is None:
+        alive, ports = set(process_ids()), PortTable()
+        self._forget(alive)
+        for pid in alive:
+            if self._due.get(pid, (0, 0))[1] > self._round or len(found) >= MAX_CANDIDATES:
                 continue
-            line = command_line_of(pid)
-            uses_gpu = self._maps_cuda(pid, started, seen)
-            if (line.kind is None and not uses_gpu) or len(found) >= MAX_CANDIDATES:
-                continue
-            candidate = _listener_above(pid, uses_gpu)
-            if candidate is not None:
-                before = found.get(candidate.pid)
-                if before is None or uses_gpu:
-                    found[candidate.pid] = candidate
-        self._cuda = dict(list(seen.items())[:MAX_REMEMBERED])
+            candidate = self._look(pid, ports)
+            if candidate is None:
+                self._note_none(pid)
+            elif candidate.pid not in found or candidate.uses_gpu:
+                found[candidate.pid] = candidate
         return list(found.values())
 
-    def _maps_cuda(self, pid: int, started: int, seen: dict[int, tuple[int, int, bool]]) -> bool:
+    def _look(self, pid: int, ports: PortTable) -> Candidate | None:
+        started = running_since(pid)
+        if started is None:
+            return None
+        uses_gpu = self._maps_cuda(pid, started)
+        if not uses_gpu and command_line_of(pid).kind is None:
+            return None
+        return _listener_above(pid, uses_gpu, ports)
+
+    def _note_none(self, pid: int) -> None:
+        times = self._due.get(pid, (0, 0))[0] + 1
+        is_old = times >= LOOKS and command_line_of(pid).kind is None  # a server may still start
+        self._due[pid] = (times, self._round + (RARE + pid % LOOKS if is_old else 1))
+
+    def _forget(self, alive: set[int]) -> None:
+        self._due = {pid: due for pid, due in self._due.items() if pid in alive}
+        self._cuda = {pid: seen for pid, seen in self._cuda.items() if pid in alive}
+
+    def _maps_cuda(self, pid: int, started: int) -> bool:
         pages = mapped_pages(pid) or 0
         if pages < CUDA_PAGES:
             return False
         known = self._cuda.get(pid)
-        if known is not None and known[:2] == (started, pages):
-            seen[pid] = known
-        else:
-            seen[pid] = (started, pages, "/libcuda.so" in read_maps(pid))
-        return seen[pid][2]
+        if known is None or known[:2] != (started, pages):
+            known = self._cuda[pid] = (started, pages, "/libcuda.so" in read_maps(pid))
+        return known[2]
 
 
 def command_line_of(pid: int) -> CommandLine:
@@ -88,22 +107,23 @@ def arguments_of(pid: int) -> list[str]:
     return [each.decode(errors="replace") for each in text.split(b"\0")] if text else []
 
 
-def _listener_above(pid: int, uses_gpu: bool) -> Candidate | None:
+def _listener_above(pid: int, uses_gpu: bool, ports: PortTable) -> Candidate | None:
     """Return the first process from `pid` upwards that is a known server or listens for it."""
-    for each in _upwards(pid):
+    for each in upwards(pid):
         line = command_line_of(each)
         if line.kind is not None and not line.is_server:
             continue  # a renamed child; its ports are for its siblings
-        ports = tuple(port for port in listening_ports(each) if may_be_asked(port.port, line))
+        asked = ports.of_process(each, lambda port, line=line: may_be_asked(port, line))  # type: ignore[misc]  # binds the line
         started = running_since(each)
-        if ports and started is not None:
+        if asked and started is not None:
             # the port of the command line is asked first
-            ordered = sorted(ports, key=lambda one: (one.port != line.port, one))
+            ordered = sorted(asked, key=lambda one: (one.port != line.port, one))
             return Candidate(each, started, tuple(ordered), line, uses_gpu)
     return None
 
 
-def _upwards(pid: int) -> Iterator[int]:
+def upwards(pid: int) -> Iterator[int]:
+    """Yield a process and its ancestors, the nearest first."""
     current: int | None = pid
     for _ in range(GENERATIONS):
         if current is None or current <= 1:

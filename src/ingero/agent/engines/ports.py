@@ -2,6 +2,7 @@
 
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
@@ -21,10 +22,26 @@ class Listening:
     address: str
 
 
-def listening_ports(pid: int) -> list[Listening]:
-    """Return the ports of one process; empty when it is gone or may not be read."""
-    inodes = _sockets_of(pid)
-    return [at for at, inode in _listeners(pid) if inode in inodes] if inodes else []
+class PortTable:
+    """What is listened on in each network of this host, read once."""
+
+    def __init__(self) -> None:
+        self._networks: dict[int | None, list[tuple[Listening, bytes]]] = {}
+
+    def of_process(
+        self, pid: int, may_be_asked: Callable[[int], bool] = lambda port: True
+    ) -> list[Listening]:
+        """Return the ports of one process; empty when it is gone or may not be read.
+
+        Its open files, of which there may be thousands, are looked at only where its network has a
+        port that may be asked.
+        """
+        network = network_of(pid)
+        if network not in self._networks:
+            self._networks[network] = _listeners(pid)
+        wanted = [each for each in self._networks[network] if may_be_asked(each[0].port)]
+        inodes = _sockets_of(pid) if wanted else set()
+        return [at for at, inode in wanted if inode in inodes]
 
 
 def addresses_of_port(port: int) -> list[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from ingero.agent.engines.engine import Engine, EnginePlace
-from ingero.agent.engines.find import Candidate, EngineFinder
+from ingero.agent.engines.find import Candidate, EngineFinder, upwards
 from ingero.agent.engines.ports import Listening
 from ingero.agent.engines.scrape import get_page
 from ingero.agent.engines.workers import describe_waits, worker_processes
@@ -84,6 +84,7 @@ class EngineWatch:
         self._finder = EngineFinder()
         self._strangers: OrderedDict[tuple[int, int, int], float] = OrderedDict()
         self._find_at_s = self._push_at_s = -math.inf
+        self._stalled: set[tuple[int, int]] = set()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="engines")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -110,13 +111,23 @@ class EngineWatch:
             await self._find(now_s)
         await asyncio.gather(*(self._read(engine, now_s) for engine in self.engines.values()))
         self._drop_silent(now_s)
-        if self._client is not None and now_s >= self._push_at_s and self.engines:
+        stalled = {key for key, engine in self.engines.items() if _is_stalled(engine)}
+        is_news, self._stalled = stalled != self._stalled, stalled
+        if self._client is not None and self.engines and (is_news or now_s >= self._push_at_s):
             self._push_at_s = now_s + PUSH_S
             await self._push(self._client, time.time_ns())
 
     def is_ready(self, port: int, now_s: float) -> bool:
         """Whether the engine on a port is known, answers and serves its requests."""
         return any(engine.is_ready(now_s) for (_, at), engine in self.engines.items() if at == port)
+
+    def job_of(self, pid: int) -> str | None:
+        """Return a job for the ranks of the engine that a process belongs to, or None."""
+        above = set(upwards(pid))
+        for (server, port), engine in list(self.engines.items()):
+            if server in above:
+                return f"{engine.model or engine.place.kind}:{port}"
+        return None
 
     async def _find(self, now_s: float) -> None:
         candidates = await self._in_thread(self._finder.find)
@@ -177,7 +188,7 @@ class EngineWatch:
 
     def _drop_silent(self, now_s: float) -> None:
         for key, engine in list(self.engines.items()):
-            if now_s - engine.answered_s > GONE_S and not _has_requests(engine):
+            if now_s - engine.answered_s > GONE_S and not _is_stalled(engine):
                 self._drop(key, "its metrics page is gone")
 
     def _drop(self, key: tuple[int, int], why: str) -> None:
@@ -233,7 +244,7 @@ def _look(place: EnginePlace) -> tuple[str, int | None]:
     return describe_waits(place.pid), None if reply is None else reply.status
 
 
-def _has_requests(engine: Engine) -> bool:
+def _is_stalled(engine: Engine) -> bool:
     return any(report.stalled_s is not None for report in engine.reports.values())
 
 

@@ -22,7 +22,7 @@ from ingero.agent.push.chains import ChainReports
 from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.connect import Connections
-from ingero.agent.push.engines import engine_families, watch_engines
+from ingero.agent.push.engines import EngineFeed, engine_families, watch_engines
 from ingero.agent.push.loop import LoopSettings, PushLoop
 from ingero.agent.push.rank_processes import AskedClient, watched
 from ingero.agent.push.signals import ReplaySource, SignalSource, StubSource, TraceSource
@@ -142,7 +142,9 @@ class Agent:
 
         They have their own connection to Fleet.
         """
-        feeds = self._collective_feeds()
+        feeds: list[CollectiveFeed] = [
+            EngineFeed(each, self._engine_job) for each in self._collective_feeds()
+        ]
         if not feeds:
             return
         client: PushClient = self._another_client(opened)
@@ -169,6 +171,9 @@ class Agent:
         database = trace_database(config=self.config)
         self.chains = ChainReports(database, self._another_client(opened), self.identity)
         opened.push_async_callback(asyncio.wait, {asyncio.create_task(self.chains.run(stop))})
+
+    def _engine_job(self, pid: int) -> str | None:
+        return None if self.engines is None else self.engines.job_of(pid)
 
     async def _watch_engines(
         self, loop: PushLoop, opened: contextlib.AsyncExitStack, stop: asyncio.Event

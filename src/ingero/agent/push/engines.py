@@ -5,8 +5,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from ingero.agent.engines.watch import EngineWatch
+from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch
 from ingero.contract import api_paths
 from ingero.contract.exposition import Family, Labels, counter, gauge
 from ingero.contract.names import ENGINE_METRICS
@@ -14,6 +16,30 @@ from ingero.transport.listen import bind
 from ingero.transport.tls import is_loopback
 
 log = logging.getLogger(__name__)
+
+
+class EngineFeed:
+    """A feed of collectives in which the ranks of an inference engine are a job of their own.
+
+    Engines set no job, and the ranks of each are numbered from 0.
+    """
+
+    def __init__(self, feed: CollectiveFeed, job_of: Callable[[int], str | None]) -> None:
+        self.lost, self.problem = feed.lost, feed.problem
+        self._feed, self._job_of = feed, job_of
+
+    def poll(self) -> list[RankBatch]:
+        """Return what the feed returns, with the jobs of engines."""
+        batches = self._feed.poll()
+        self.lost, self.problem = self._feed.lost, self._feed.problem
+        return [
+            batch if batch.job or not batch.pid else replace(batch, job=self._job_of(batch.pid))
+            for batch in batches
+        ]
+
+    def close(self) -> None:
+        """Close the feed."""
+        self._feed.close()
 
 
 async def watch_engines(
