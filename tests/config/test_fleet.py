@@ -65,11 +65,11 @@ def test_effective_configuration_loads_again() -> None:
     ("text", "expected"),
     [
         (
-            "processors:\n  batch: {}",
-            "fleet.yaml:2: processors.batch: unknown key; allowed: ingero",
+            "processors:\n  memory_limiter: {}",
+            "fleet.yaml:2: processors.memory_limiter: unknown key; allowed: batch, ingero",
         ),
         (
-            "service:\n  pipelines:\n    metrics:\n      processors: [batch]",
+            "service:\n  pipelines:\n    metrics:\n      processors: [memory_limiter]",
             "processors[0]: must be one of ingero",
         ),
         (
@@ -159,3 +159,26 @@ def test_a_protocol_left_out_is_off_and_an_empty_one_has_its_defaults() -> None:
     protocols = load("receivers:\n  otlp:\n    protocols:\n      http:\n").receivers.otlp.protocols
     assert protocols.grpc is None
     assert protocols.http is not None and protocols.http.endpoint == "127.0.0.1:4318"
+
+
+@pytest.mark.parametrize("kind", ["prometheusremotewrite", "file", "kafka", "kafka/second"])
+def test_exporters_of_a_collector_are_refused_with_the_way_there(kind: str) -> None:
+    with pytest.raises(ConfigError, match=r"name an `otlp` exporter .* Collector") as refused:
+        load(f"exporters: {{{kind}: {{path: x}}}}")
+    assert "docs/how-to/collector.md" in str(refused.value)
+
+
+def test_batch_is_accepted_by_name_and_without_settings() -> None:
+    pipeline = "service: {pipelines: {metrics: {processors: [ingero, batch], exporters: []}}}"
+    config = load(f"processors: {{batch: {{}}, ingero: {{}}}}\n{pipeline}")
+    assert config.service.pipelines.metrics.processors == ("ingero", "batch")
+    with pytest.raises(ConfigError, match="unknown key"):
+        load("processors: {batch: {timeout: 5s}}")
+
+
+def test_the_pipeline_beside_a_collector_is_a_valid_configuration() -> None:
+    page = (CONFIGS.parent / "docs/how-to/collector.md").read_text()
+    printed = re.search(r"```yaml\n(# fleet-config.yaml.*?)```", page, re.DOTALL)
+    assert printed is not None
+    config = load(printed[1])
+    assert config.service.pipelines.metrics.exporters == ("prometheus", "otlp/collector")

@@ -90,11 +90,11 @@ def _get(url: str) -> str:
 
 async def test_a_wrong_flag_is_one_sentence(tmp_path: Path) -> None:
     async with process(
-        str(BIN / "ingero"), "fleet-push", "--fleet-endpoint", "x:4318", "--stub"
+        str(BIN / "ingero"), "fleet-push", "--fleet-cluster-id", "train", "--stub"
     ) as agent:
         stderr = (await agent.communicate())[1].decode()
         assert agent.returncode == 1
     assert stderr == (
-        "ingero fleet-push: no cluster; give --fleet-cluster-id NAME, or set fleet.cluster_id in "
-        "ingero.yaml\n"
+        "ingero fleet-push: no Fleet to push to; give --fleet-endpoint HOST:PORT, or set "
+        "fleet.endpoint in ingero.yaml\n"
     )

@@ -1,5 +1,6 @@
 """Child processes of a command: how they are started and stopped."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,14 @@ def module_command(module: str, *arguments: str) -> list[str]:
     With -P, a module in the working folder, which may be a stranger's, is not imported.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def following_command(module: str, *arguments: str) -> list[str]:
+    """The same, for a child that must not outlive this process, even if this one is killed.
+
+    The kernel ends such a child together with the thread that started it.
+    """
+    return module_command("ingero.children.follow", str(os.getpid()), module, *arguments)
 
 
 def start_child(

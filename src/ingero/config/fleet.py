@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ingero.config.fleet_alerts import AlertsConfig
 from ingero.config.fleet_exporters import (
+    ELSEWHERE,
     EXPORTERS,
     ExporterConfig,
     PrometheusExporterConfig,
@@ -88,10 +89,19 @@ class ReceiversConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProcessorConfig:
+    """The processor `batch`, accepted by its name: exporters forward whole pushes.
+
+    It has no settings: a size or timeout would have no effect.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorsConfig:
     """The section `processors`."""
 
     ingero: IngeroProcessorConfig = setting(IngeroProcessorConfig())
+    batch: BatchProcessorConfig = setting(BatchProcessorConfig())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +161,10 @@ class PipelineConfig:
         ("otlp",), choices=("otlp",), help="Receivers that feed this pipeline."
     )
     processors: tuple[str, ...] = setting(
-        (), choices=("ingero",), help="Processors of this pipeline; metrics need `ingero`."
+        (),
+        choices=("ingero", "batch"),
+        help="Processors of this pipeline; metrics need `ingero`. `batch` is accepted and changes "
+        "nothing, because pushes are forwarded whole.",
     )
     exporters: tuple[str, ...] = setting(
         (), help="Exporters, by the names they have in the section `exporters`."
@@ -235,7 +248,7 @@ class FleetConfig:
     processors: ProcessorsConfig = setting(ProcessorsConfig())
     extensions: ExtensionsConfig = setting(ExtensionsConfig())
     exporters: dict[str, ExporterConfig] = setting(
-        {"prometheus": PrometheusExporterConfig()}, components=EXPORTERS
+        {"prometheus": PrometheusExporterConfig()}, components=EXPORTERS, elsewhere=ELSEWHERE
     )
     service: ServiceConfig = setting(ServiceConfig())
     alerts: AlertsConfig = setting(AlertsConfig())

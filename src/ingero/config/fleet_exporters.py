@@ -115,6 +115,17 @@ EXPORTERS: Final = {
     "debug": DebugExporterConfig,
 }
 
+# exporters of an OpenTelemetry Collector that people look for here
+ELSEWHERE: Final = {
+    kind: f"Fleet does not export to {what} itself: name an `otlp` exporter with the endpoint of "
+    f"an OpenTelemetry Collector, and `{kind}` there (docs/how-to/collector.md)"
+    for kind, what in {
+        "prometheusremotewrite": "a remote-write endpoint",
+        "file": "files",
+        "kafka": "Kafka",
+    }.items()
+}
+
 
 def exporter_kind(name: str) -> str:
     """Return the type of an exporter: `otlp` for `otlp/backup`."""

@@ -124,7 +124,7 @@ class _Reader:
             return self.section(node, typing.cast(type, inner), key, default)
         if origin in (dict, Mapping):
             hint_of_items = typing.get_args(inner)[1]
-            return self.mapping(node, hint_of_items, key, setting.components, default)
+            return self.mapping(node, hint_of_items, key, setting, default)
         assert node is not None
         if inner is object:  # a block of another program is kept as it is
             return _plain(node)
@@ -239,9 +239,10 @@ class _Reader:
         node: yaml.Node | None,
         hint: Any,
         key: str,
-        components: Mapping[str, type] | None,
+        setting: Setting,
         default: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
+        components = setting.components
         values = dict(default or {}) if node is None else {}
         nodes = {name: (name_node, child) for name, name_node, child in self.pairs(node, key)}
         below = [path[len(key) + 1 :] for path in self.given if path.startswith(f"{key}.")]
@@ -249,6 +250,8 @@ class _Reader:
             name_node, child = nodes.get(name, (None, None))
             if components is not None:
                 kind, slash, suffix = name.partition("/")
+                if kind in (setting.elsewhere or {}):
+                    raise self.fail(name_node, f"{key}.{name}", (setting.elsewhere or {})[kind])
                 if kind not in components or (slash and not suffix.strip()):
                     allowed = f"{', '.join(sorted(components))}, each also as TYPE/NAME"
                     raise self.fail(name_node, f"{key}.{name}", f"unknown; allowed: {allowed}")

@@ -33,6 +33,7 @@ class Setting:
     duration: bool = False
     size: bool = False
     components: Mapping[str, type] | None = None  # keys are TYPE or TYPE/NAME
+    elsewhere: Mapping[str, str] | None = None  # types that are refused, and what to do instead
 
     @property
     def parameter(self) -> str | None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ingero.children.process import (
+    following_command,
     last_line,
-    module_command,
     start_child,
     stop_children,
     wait_for_line,
@@ -96,7 +96,7 @@ class DemoCluster:
             word for flag, name in _LISTENERS.items() for word in (f"--{flag}", self._port(name))
         ]
         fleet = "ingero.cli.commands.services.fleet"
-        command = module_command(fleet, "--config", str(config), "--json", *ports)
+        command = following_command(fleet, "--config", str(config), "--json", *ports)
         log_file = self.folder / "fleet.log"
         self._fleet = start_child(command, errors=log_file)
         line = wait_for_line(self._fleet)
@@ -154,7 +154,7 @@ class DemoCluster:
             self._reserved_ports.pop().close()
 
     def _start_node(self, name: str, seed: int) -> None:
-        command = module_command(
+        command = following_command(
             "ingero.sim.node", "--fleet", self.addresses["http"], "--cluster", CLUSTER,
             "--node", name, "--control", str(self.folder / f"{name}.control"), "--seed", str(seed),
             "--push-interval", str(self.push_interval_s), "--warmup", str(WARMUP_SAMPLES),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ingero.children.process import (
+    following_command,
     last_line,
-    module_command,
     start_child,
     stop_children,
     wait_for_line,
@@ -36,7 +36,7 @@ class DemoEcho:
 
     def __enter__(self) -> Self:
         echo = "ingero.cli.commands.services.echo"
-        command = module_command(echo, "serve", "--json", "--create-certificate")
+        command = following_command(echo, "serve", "--json", "--create-certificate")
         command += ["--db-path", str(self._database), "--log-level", "warning"]
         for name in ("otlp", "otlp-http", "mcp", "health"):
             command += [f"--{name}-addr", "127.0.0.1:0"]

@@ -5,24 +5,27 @@ only its rows; `core/recording/operations.py` says what follows from each.
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.events import op_name, source_name
+from ingero.core.recording.latency import WINDOW, percentile
 from ingero.core.recording.operations import (
+    SHARES,
     OpFigures,
     OpTotals,
     figures_of_rows,
     most_time_first,
 )
 from ingero.errors import ForeignFile
-from ingero.storage.trace.rows import NOT_A_NUMBER
+from ingero.storage.trace.rows import CHUNK_ROWS, NOT_A_NUMBER, int_table
 from ingero.storage.trace.schema import MAX_TIME_NS, MINUTE_NS, table_columns
 
-_CHUNK_ROWS = 100_000
+MANY_ROWS = 200_000  # reading fewer takes less than a second
+RARE_ROWS = 20_000
 _Key = tuple[str, int, int, int]  # node, pid, source, op
 
 
@@ -41,15 +44,19 @@ class OpFilter:
         return self.from_ns - self.from_ns % MINUTE_NS, self.to_ns
 
 
-def read_operations(connection: sqlite3.Connection, wanted: OpFilter) -> list[OpFigures]:
-    """Return the operations, those with the most time first."""
+def read_operations(
+    connection: sqlite3.Connection,
+    wanted: OpFilter,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[OpFigures]:
+    """Return the operations, those with the most time first; `progress` gets the rows read."""
     nodes = _counted_nodes(connection, wanted)
     is_merged = _has_rows(connection, "node_aggregates")
     found: list[OpFigures] = []
     if nodes:
         found += _counted(connection, wanted, nodes, is_merged)
     if not nodes or is_merged:  # nodes of a merged file that were recorded without counts
-        found += _from_rows(connection, wanted, nodes)
+        found += _from_rows(connection, wanted, nodes, progress)
     return most_time_first(found)
 
 
@@ -125,7 +132,10 @@ def _entry(totals: dict[_Key, OpTotals], wanted: OpFilter, key: _Key) -> OpTotal
 
 
 def _from_rows(
-    connection: sqlite3.Connection, wanted: OpFilter, without: Sequence[str]
+    connection: sqlite3.Connection,
+    wanted: OpFilter,
+    without: Sequence[str],
+    progress: Callable[[int], None],
 ) -> Iterator[OpFigures]:
     where, values = "timestamp BETWEEN ? AND ?", [wanted.from_ns, wanted.to_ns]
     if wanted.pid is not None:
@@ -135,20 +145,79 @@ def _from_rows(
         if count.fetchone()[0] > wanted.max_rows:
             yield from _totals(connection, wanted)
             return
+    known = _from_aggregates(connection, wanted)
+    if known is not None:
+        yield from known
+        return
     has_node = "node" in table_columns(connection, "events")
     node = "CAST(node AS TEXT)" if has_node and wanted.per_process else "''"
     cursor = connection.execute(
         f"SELECT {node}, timestamp, pid, source, op, duration FROM events WHERE {where}", values
     )
-    for name, columns in _by_node(cursor).items():
+    for name, columns in _by_node(cursor, progress).items():
         if name not in without:
             yield from _node_figures(name, columns, wanted.per_process)
 
 
-def _by_node(cursor: sqlite3.Cursor) -> dict[str, NDArray[np.int64]]:
+def _from_aggregates(connection: sqlite3.Connection, wanted: OpFilter) -> list[OpFigures] | None:
+    """Return the figures of a whole large file whose aggregates count exactly its rows.
+
+    Only the latest rows of each operation are read then. None where every row must be.
+    """
+    is_whole = wanted == OpFilter() and not _has_rows(connection, "node_aggregates")
+    if not is_whole:
+        return None
+    totals = connection.execute(
+        "SELECT pid, source, op, sum(count), sum(stored), sum(sum_dur), min(min_dur), max(max_dur) "
+        "FROM event_aggregates GROUP BY 1, 2, 3 HAVING sum(stored) > 0"
+    ).fetchall()
+    rows = sum(one[4] for one in totals)
+    if rows < MANY_ROWS or any(count != stored for *_, count, stored, _, _, _ in totals):
+        return None
+    if connection.execute("SELECT count(*) FROM events").fetchone()[0] != rows:
+        return None
+    node = _only_node(connection)
+    found = []
+    for pid, source, op, count, _, total_ns, min_ns, max_ns in totals:
+        latest = np.sort(_latest(connection, pid, source, op, count))
+        p50, p95, p99 = (percentile(latest, share) for share in SHARES)
+        found.append(
+            OpFigures(
+                key=(source, op), pid=pid, node=node, count=count, total_ns=total_ns,
+                min_ns=min_ns, max_ns=max_ns, p50_ns=p50, p95_ns=p95, p99_ns=p99,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _only_node(connection: sqlite3.Connection) -> str:
+    if "node" not in table_columns(connection, "events"):
+        return ""
+    return str(connection.execute("SELECT node FROM events LIMIT 1").fetchone()[0])
+
+
+def _latest(
+    connection: sqlite3.Connection, pid: int, source: int, op: int, count: int
+) -> NDArray[np.int64]:
+    """Return the durations of the latest calls; a rare operation is found by its name."""
+    # a plus keeps SQLite from using the index of that column
+    by_name, by_time = ("", "+") if count <= RARE_ROWS else ("+", "")
+    sql = (
+        f"SELECT duration FROM events WHERE {by_name}source = ? AND {by_name}op = ? "
+        f"AND +pid = ? ORDER BY {by_time}timestamp DESC LIMIT {WINDOW}"
+    )
+    return int_table(connection.execute(sql, (source, op, pid)).fetchall(), 1)[:, 0]
+
+
+def _by_node(
+    cursor: sqlite3.Cursor, progress: Callable[[int], None]
+) -> dict[str, NDArray[np.int64]]:
     """Return the rows of each node: time, pid, source, operation and duration as columns."""
     parts: dict[str, list[NDArray[np.int64]]] = {}
-    while chunk := cursor.fetchmany(_CHUNK_ROWS):
+    done = 0
+    while chunk := cursor.fetchmany(CHUNK_ROWS):
+        done += len(chunk)
+        progress(done)
         names, *columns = zip(*chunk, strict=True)
         try:
             table = np.array(columns, np.int64)

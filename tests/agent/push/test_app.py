@@ -288,7 +288,6 @@ async def test_a_span_per_episode_is_exported(
     ("flags", "complaint"),
     [
         ({"fleet_endpoint": None}, "--fleet-endpoint"),
-        ({"fleet_cluster_id": None}, "--fleet-cluster-id"),
         ({"fleet_endpoint": "ftp://x"}, "http"),
         ({"otlp_endpoint": "://x"}, "endpoint"),
         ({"fleet_node_id": "a\nb"}, "--fleet-node-id"),

@@ -29,7 +29,7 @@ def query(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[str, str]:
 
 def test_sql_gives_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = query(
-        capsys, "-d", shared("data/ingero/sample-cluster.db"),
+        capsys, "-d", shared("data/ingero/sample-cluster.db"), "--raw",
         "SELECT node, source, count(*) as cnt FROM events GROUP BY node, source LIMIT 2",
     )  # fmt: skip
     assert (

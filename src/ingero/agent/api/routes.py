@@ -174,12 +174,19 @@ class NodeGuard:
     """Checks the host name and the token of each request, and adds the node name to each reply."""
 
     def __init__(
-        self, app: ASGIApp, node: str, access: Access, hosts: Collection[str] | None
+        self,
+        app: ASGIApp,
+        node: str,
+        access: Access,
+        hosts: Collection[str] | None,
+        *,
+        takes_tokens: bool = True,
     ) -> None:
         self.app = app
         # a header is a single line
         self.node = "".join(c if c.isprintable() else "?" for c in node).encode("utf-8", "replace")
         self.access = access
+        self.takes_tokens = takes_tokens
         self.hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -210,6 +217,8 @@ class NodeGuard:
             return _error(403, FOREIGN_ORIGIN)
         if not scope["path"].startswith(api_paths.NODE_ROOT):
             return None
+        if not self.takes_tokens and b"authorization" in headers:
+            return _error(400, "this node answers in plaintext and takes no token; send none")
         client = scope["client"]
         admitted = self.access.check(
             headers.get(b"authorization"), client[0] if client else None, TokenScope.READ

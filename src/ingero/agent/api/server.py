@@ -47,6 +47,7 @@ class DashboardSettings:
     tls: ServerTls | None = None
     client_ca: Path | None = None
     plaintext: bool = False
+    trusted_network: bool = False  # plaintext beyond this machine, without any token
     keys: tuple[Key, ...] | None = None  # None admits everybody
     host_names: tuple[str, ...] = ()
     gpu: GpuInfo | None = None
@@ -81,11 +82,7 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
     """Start to serve. Raises before anything is served when the settings would be unsafe."""
     host, _ = parse_address(settings.address)
     if settings.plaintext and not is_loopback(settings.address):
-        token = ", and the token with it" if settings.keys else ""
-        raise AuthError(
-            f"--no-tls on {settings.address} would send traces in plaintext{token}; "
-            "bind 127.0.0.1 or use TLS"
-        )
+        _check_plaintext(settings)
     # bound first: a name that cannot be bound must not get into a certificate
     bound = bind(settings.address)
     tls = None if settings.plaintext else _certificate(settings, host)
@@ -96,8 +93,24 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
         *(names_in(tls.cert) if tls else ()),
     ]
     api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
-    guarded = NodeGuard(api, settings.node, Access(settings.keys), names)
+    guarded = NodeGuard(
+        api, settings.node, Access(settings.keys), names, takes_tokens=not settings.trusted_network
+    )
     return await _serve(guarded, bound, context, tls)
+
+
+def _check_plaintext(settings: DashboardSettings) -> None:
+    if settings.trusted_network and settings.keys:
+        raise AuthError(
+            "with --trusted-network no token is accepted, because everybody on the way could read "
+            "it; remove the token or use TLS"
+        )
+    if not settings.trusted_network:
+        token = ", and the token with it" if settings.keys else ""
+        raise AuthError(
+            f"--no-tls on {settings.address} would send traces in plaintext{token}; "
+            "bind 127.0.0.1, use TLS, or add --trusted-network"
+        )
 
 
 async def start_app(app: Any, address: str) -> Serving:

@@ -30,6 +30,7 @@ from ingero.agent.push.spans import EpisodeSpans
 from ingero.agent.push.step_feed import StepFeed
 from ingero.config.ingero import CollectivesFrom, IngeroConfig, trace_database
 from ingero.contract.exposition import Family
+from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.push.encode import StragglerEvent
 from ingero.contract.straggler import SOCKET_NAME
 from ingero.contract.types import Identity, NodeState
@@ -80,15 +81,19 @@ class Agent:
                 "or set fleet.endpoint in ingero.yaml"
             )
         if not fleet.cluster_id:
-            raise ConfigError(
-                "no cluster; give --fleet-cluster-id NAME, or set fleet.cluster_id in ingero.yaml"
+            log.warning(
+                "cluster_defaulted",
+                extra={
+                    "cluster": DEFAULT_CLUSTER,
+                    "next": "name it with --fleet-cluster-id or fleet.cluster_id of ingero.yaml",
+                },
             )
         self.config = config
         self.options = options
         self._has_own_signals = not (options.stub or options.replay or options.source)
         self.identity = Identity(
             node=fleet.node_id or config.agent.node or who.default_node(),
-            cluster=fleet.cluster_id,
+            cluster=fleet.cluster_id or DEFAULT_CLUSTER,
             job=fleet.job_id,
             role=fleet.role,
             rank=fleet.node_rank if fleet.world_size else None,

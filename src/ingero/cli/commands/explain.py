@@ -14,6 +14,7 @@ from ingero.cli.params import AS_JSON, Duration, Moment
 from ingero.cli.settings import TRACE_DB
 from ingero.cli.show.chains import print_chains, print_chains_json
 from ingero.cli.show.process_times import print_process_times
+from ingero.cli.show.progress import shown_progress
 from ingero.config.ingero import trace_database
 from ingero.core.durations import human_duration
 from ingero.storage.operations import OpFilter, read_operations
@@ -136,7 +137,8 @@ def _not_for_nodes(is_option: bool) -> click.UsageError:
 
 def _print_processes(connection: sqlite3.Connection, span: Span, as_json: bool) -> None:
     wanted = OpFilter(from_ns=span.from_ns, to_ns=span.to_ns)
-    operations = read_operations(connection, wanted)
+    with shown_progress("events read") as progress:
+        operations = read_operations(connection, wanted, lambda done: progress(done, 0))
     print_process_times(operations, read_processes(connection), as_json)
 
 
@@ -164,7 +166,8 @@ def _derive(connection: sqlite3.Connection, span: Span, pid: int) -> list[Record
             "NOTE: the system samples of a merged file carry no node name: the replay ignores them",
             file=sys.stderr,
         )
-    return derive_chains(connection, span, (pid,))
+    with shown_progress("events replayed") as progress:
+        return derive_chains(connection, span, (pid,), progress)
 
 
 def _print_kept(kept: Kept, has_chains: bool, derived: bool) -> None:

@@ -13,6 +13,7 @@ import click
 from ingero.cli.fanout.options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import Duration
 from ingero.cli.settings import TRACE_DB
+from ingero.cli.show.readable import readable_rows
 from ingero.cli.show.rows import RowPrinter
 from ingero.config.ingero import trace_database
 from ingero.storage.sqlite_guard import MAX_ROWS, QueryLimits, run_query
@@ -64,11 +65,17 @@ DEFAULT_SINCE_S = 3600.0
     help="Format of the printed rows.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Print integers in tables as they are stored, without names and units.",
+)
 @fanout_options(FANOUT_TIMEOUT_S)
 @FAIL_ON_PARTIAL
 def command(
-    sql: str | None, db: Path | None, limit: int | None, form: str, as_json: bool, **flags: Any
-) -> int:
+    sql: str | None, db: Path | None, limit: int | None, form: str, as_json: bool, raw: bool,
+    **flags: Any,
+) -> int:  # fmt: skip
     """Query trace databases with SQL or with filters.
 
     Without SQL, --since, --pid and --op select events, newest first; --annotations and
@@ -77,6 +84,9 @@ def command(
 
     A database is opened read-only and only reading statements are accepted. A query that runs
     longer than --timeout is stopped. docs/reference/trace-database.md describes tables and columns.
+
+    Tables of this machine's trace show names beside codes, and times and durations with units;
+    --raw shows the stored integers, as JSON, CSV and answers of several nodes do.
 
     \b
     Examples:
@@ -97,25 +107,32 @@ def command(
         from ingero.cli.commands.query_nodes import ask_rows
 
         return ask_rows(options, sql, limit or NODE_ROWS, form)
-    file, most = trace_database(db), limit or LOCAL_ROWS
-    if sql is None:
-        seconds = flags["since"] if flags["since"] is not None else DEFAULT_SINCE_S
-        since_ns = time.time_ns() - int(seconds * 1e9)
-        if flags["since"] is None and db is not None:
-            since_ns = 0
-        wanted = EventFilter(since_ns=since_ns, pid=flags["pid"], op=flags["op"], limit=most + 1)
-        files = [file, *(reversed(rolled_files(file)) if flags["include_rolled"] else ())]
-        columns, rows, truncated = _by_filter(files, wanted, flags["annotations"])
-    else:
-        result = run_query(file, sql, QueryLimits(flags["timeout"] or LOCAL_TIMEOUT_S, most))
-        columns, rows, truncated = result.columns, result.rows, result.truncated
-    print_rows(columns, rows, form)
+    columns, rows, truncated = _local_rows(sql, db, limit or LOCAL_ROWS, flags)
+    is_for_people = form == "table" and not raw
+    print_rows(columns, readable_rows(columns, rows) if is_for_people else rows, form)
     if truncated:
         print(
             f"WARNING: there are more than {len(rows)} rows; ask for fewer or raise --limit",
             file=sys.stderr,
         )
     return 0
+
+
+def _local_rows(
+    sql: str | None, db: Path | None, most: int, flags: dict[str, Any]
+) -> tuple[list[str], Sequence[Sequence[object]], bool]:
+    """Return columns, rows and whether there are more."""
+    file = trace_database(db)
+    if sql is not None:
+        result = run_query(file, sql, QueryLimits(flags["timeout"] or LOCAL_TIMEOUT_S, most))
+        return result.columns, result.rows, result.truncated
+    seconds = flags["since"] if flags["since"] is not None else DEFAULT_SINCE_S
+    since_ns = time.time_ns() - int(seconds * 1e9)
+    if flags["since"] is None and db is not None:
+        since_ns = 0
+    wanted = EventFilter(since_ns=since_ns, pid=flags["pid"], op=flags["op"], limit=most + 1)
+    files = [file, *(reversed(rolled_files(file)) if flags["include_rolled"] else ())]
+    return _by_filter(files, wanted, flags["annotations"])
 
 
 def _refuse_filters_with_sql(sql: str | None, flags: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from ingero.transport.fanout.nodes import (
     client_tls,
     distinct,
     parse_nodes,
+    plain_nodes,
 )
 
 
@@ -63,6 +64,17 @@ def fanout_options(default_timeout_s: float) -> Decorator:
             default=True,
             help="Refuse plaintext to other machines.",
         ),
+        click.option(
+            "--no-tls",
+            is_flag=True,
+            help="Ask nodes in plaintext (`ingero dashboard --no-tls`); on other machines together "
+            "with --trusted-network.",
+        ),
+        click.option(
+            "--trusted-network",
+            is_flag=True,
+            help="Allow --no-tls beyond this machine; no token is sent then.",
+        ),
     )
 
 
@@ -83,6 +95,10 @@ def fanout_of(
 ) -> FanoutOptions:
     """Return the fan-out of these options; what they leave open comes from the configuration."""
     nodes = parse_nodes(fanout["nodes"]) if fanout["nodes"] is not None else distinct(config.nodes)
+    if fanout["trusted_network"] and not fanout["no_tls"]:
+        raise click.UsageError("--trusted-network goes with --no-tls; TLS needs no trusted network")
+    if fanout["no_tls"]:
+        nodes = plain_nodes(nodes, is_trusted=fanout["trusted_network"])
     policy = FanoutPolicy(
         timeout_s=fanout["timeout"] or default_timeout_s,
         tls=client_tls(
@@ -91,8 +107,10 @@ def fanout_of(
             fanout["client_key"] or config.client_key,
         ),
         trusted=config.trusted,
-        require_tls=fanout["fleet_require_tls"],
-        token=token_from(config.token_file, FLEET_TOKEN_VARIABLE),
+        require_tls=fanout["fleet_require_tls"] and not fanout["trusted_network"],
+        token=None
+        if fanout["trusted_network"]
+        else token_from(config.token_file, FLEET_TOKEN_VARIABLE),
     )
     check_nodes(nodes, policy)
     return FanoutOptions(

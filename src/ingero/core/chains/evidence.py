@@ -62,8 +62,10 @@ class Process:
         """Return which events belong to this process."""
         if not self.pid:
             return np.ones(len(events), bool)
-        ids = np.fromiter({self.pid, *self.tids}, np.int64)
-        return np.isin(events.pid, ids) | np.isin(events.tid, ids)
+        found: NDArray[np.bool_] = (events.pid == self.pid) | (events.tid == self.pid)
+        for tid in self.tids - {self.pid}:  # few, so that comparing is faster than `np.isin`
+            found |= (events.pid == tid) | (events.tid == tid)
+        return found
 
     def waited_ns(self, events: EventColumns) -> int:
         """Return how long threads of this process could have run and had no CPU."""
@@ -119,9 +121,10 @@ class EvidenceWindow:
 
     def at(self, now_ns: int) -> EventColumns:
         """Return the events inside the window."""
-        events = concatenate(self._parts)
+        events = self._parts[0] if len(self._parts) == 1 else concatenate(self._parts)
         if self.max_age_ns:
-            events = events.take(events.timestamp >= now_ns - self.max_age_ns)
+            is_recent = events.timestamp >= now_ns - self.max_age_ns
+            events = events if is_recent.all() else events.take(is_recent)
         self._parts = [events]
         return events
 
@@ -137,7 +140,11 @@ def gather(
     Where the slow calls are unknown, the whole window counts.
     """
     near = events if slow is None else events.take(overlaps(*events.intervals(), slow))
-    own = near.take(process.owns(near))
+    if not len(near):
+        is_known = slow is not None and len(slow.start_ns) > 0
+        return Evidence(system=worst_sample(samples or {}, slow), covered=0.0 if is_known else None)
+    mine = process.owns(near)
+    own = near.take(mine)
     host_wide = near if process.pid else own
     switched = own.take(contended(own))
     summed = (
@@ -148,12 +155,8 @@ def gather(
     pages = int(own.arg0[own.is_op(*PAGE_ALLOC)].sum()) + int(
         own.arg1[own.is_op(*PAGE_ALLOC_SUMMARY)].sum()
     )
-    own_io = near.take(
-        (near.source == Source.IO) & (process.owns(near) | _same_cgroup(near, process))
-    )
-    other_io = near.take(
-        (near.source == Source.IO) & ~(process.owns(near) | _same_cgroup(near, process))
-    )
+    is_io, ours = near.source == Source.IO, mine | _same_cgroup(near, process)
+    own_io, other_io = near.take(is_io & ours), near.take(is_io & ~ours)
     sockets = own.take(own.source == Source.NET)
     causes = concatenate(
         [switched, own_io, other_io, near.take(near.source == Source.TCP), sockets]

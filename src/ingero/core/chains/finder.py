@@ -1,5 +1,6 @@
 """The finder of causal chains: it keeps the window of events and applies every rule to it."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -105,11 +106,10 @@ class ChainFinder:
     def _samples_at(self, now_ns: int) -> dict[int, SystemSample]:
         if not self.window_ns:
             return self._samples
-        return {
-            at: sample
-            for at, sample in self._samples.items()
-            if now_ns - self.window_ns <= at <= now_ns
-        }
+        recent = itertools.takewhile(
+            lambda at: at >= now_ns - self.window_ns, reversed(self._samples)
+        )  # samples come in the order of time
+        return {at: self._samples[at] for at in reversed(list(recent)) if at <= now_ns}
 
     def _about_operations(self, snapshot: _Snapshot, ops: Sequence[OpSummary]) -> list[Finding]:
         tails: dict[OpKey, Finding] = {}

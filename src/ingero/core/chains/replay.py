@@ -1,7 +1,7 @@
 """Replay: derive causal chains from recorded events in event time, as the recorder does live."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ingero.core.recording.event_columns import EventColumns
 from ingero.core.recording.latency import TraceStats
 
 TICK_NS = 1_000_000_000
+Progress = Callable[[int, int], None]  # events done, and all of them
 
 
 def replay(
@@ -23,10 +24,11 @@ def replay(
     host: Host,
     window_ns: int = TRAINING_WINDOW_NS,
     pid: int = 0,
+    progress: Progress = lambda done, total: None,
 ) -> list[tuple[int, Chain]]:
     """Return (time, chain), worst first: the worst moment of each incident, the first of equals."""
-    order = np.argsort(events.timestamp, kind="stable")
-    events = events.take(order)
+    if (np.diff(events.timestamp) < 0).any():
+        events = events.take(np.argsort(events.timestamp, kind="stable"))
     if pid:
         events = events.take(_concerns(events, pid))
     finder, stats = ChainFinder(window_ns, host), TraceStats()
@@ -34,6 +36,7 @@ def replay(
     pending = deque(sorted(samples, key=lambda sample: sample.timestamp_ns))
     kept: dict[str, tuple[int, Chain]] = {}
     for begin, end in _ticks(events):
+        progress(begin, len(events))
         part = events.take(slice(begin, end))
         stats.add(part)
         finder.add(part)

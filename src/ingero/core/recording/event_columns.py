@@ -34,7 +34,12 @@ class EventColumns:
 
     def take(self, selection: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Self:
         """Return the selected rows."""
-        return type(self)(*(getattr(self, field.name)[selection] for field in fields(self)))
+        return type(self)(
+            self.timestamp[selection], self.pid[selection], self.tid[selection],
+            self.source[selection], self.op[selection], self.duration[selection],
+            self.arg0[selection], self.arg1[selection], self.ret_code[selection],
+            self.cgroup_id[selection],
+        )  # fmt: skip
 
     @property
     def code(self) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ingero.contract.chain import chain_id, severity_order
 from ingero.core.chains.neighbours import Host
-from ingero.core.chains.replay import replay
+from ingero.core.chains.replay import Progress, replay
 from ingero.storage.trace.chains import RecordedChain
 from ingero.storage.trace.rows import read_events, read_nodes, read_samples
 from ingero.storage.trace.schema import MAX_TIME_NS
@@ -24,7 +24,10 @@ class Span:
 
 
 def derive_chains(
-    connection: sqlite3.Connection, span: Span, pids: Sequence[int] = ()
+    connection: sqlite3.Connection,
+    span: Span,
+    pids: Sequence[int] = (),
+    progress: Progress = lambda done, total: None,
 ) -> list[RecordedChain]:
     """Return the chains of each node, worst first.
 
@@ -47,6 +50,8 @@ def derive_chains(
             else []
         )
         for pid in pids or (0,):
-            for at_ns, chain in replay(events, samples, Host(cpus, names), pid=pid):
+            for at_ns, chain in replay(
+                events, samples, Host(cpus, names), pid=pid, progress=progress
+            ):
                 found.append(RecordedChain(chain_id(node, chain.name), node, at_ns, chain))
     return sorted(found, key=lambda item: severity_order(item.chain.severity))

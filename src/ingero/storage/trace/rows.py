@@ -12,6 +12,7 @@ from ingero.core.recording.event_columns import COLUMN_NAMES, EventColumns, colu
 from ingero.errors import ForeignFile
 from ingero.storage.trace.schema import MAX_TIME_NS, table_columns
 
+CHUNK_ROWS = 100_000
 NOT_A_NUMBER = "an event has a value that is not a number"
 
 
@@ -21,6 +22,14 @@ def int_table(rows: Sequence[Sequence[Any]], width: int) -> NDArray[np.int64]:
         return np.array(rows, np.int64).reshape(len(rows), width)
     except (ValueError, TypeError, OverflowError) as error:
         raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None
+
+
+def _read_table(cursor: sqlite3.Cursor) -> NDArray[np.int64]:
+    """Return the rows of a cursor; a part at a time, because Python's integers take much memory."""
+    parts = [np.zeros((0, len(COLUMN_NAMES)), np.int64)]
+    while chunk := cursor.fetchmany(CHUNK_ROWS):
+        parts.append(int_table(chunk, len(COLUMN_NAMES)))
+    return np.concatenate(parts)
 
 
 def read_events(
@@ -44,10 +53,10 @@ def read_events(
             f"SELECT * FROM (SELECT {columns} FROM events WHERE {where} ORDER BY timestamp DESC "
             f"LIMIT {int(last)})"
         )
-    found = columns_from_table(
-        int_table(connection.execute(sql, parameters).fetchall(), len(COLUMN_NAMES))
-    )
-    return found.take(np.argsort(found.timestamp, kind="stable"))
+    found = columns_from_table(_read_table(connection.execute(sql, parameters)))
+    if (np.diff(found.timestamp) < 0).any():
+        found = found.take(np.argsort(found.timestamp, kind="stable"))
+    return found
 
 
 def read_samples(

@@ -45,6 +45,24 @@ def distinct(nodes: Sequence[str]) -> list[str]:
     return list(first.values())
 
 
+def plain_nodes(nodes: Sequence[str], *, is_trusted: bool) -> list[str]:
+    """Return the addresses for plaintext.
+
+    Raises ConfigError for a node that says https, and off loopback where the network is not
+    trusted.
+    """
+    for node in nodes:
+        scheme, host = split_scheme(node)
+        if scheme == "https":
+            raise ConfigError(f"{node} uses TLS, which --no-tls excludes; write host:port")
+        if not is_trusted and not is_loopback(host):
+            raise ConfigError(
+                f"--no-tls would ask {host} in plaintext; add --trusted-network if nobody else "
+                "can read or answer on the way, and no token is sent then"
+            )
+    return [f"http://{split_scheme(node)[1]}" for node in nodes]
+
+
 def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
     """Raise ConfigError for no nodes, bad addresses or unsafe plaintext, before any request."""
     if not nodes:

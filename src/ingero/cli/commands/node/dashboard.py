@@ -51,7 +51,16 @@ _FILE = click.Path(path_type=Path)
     type=_FILE,
     help="Answer only clients with a certificate of this authority.",
 )
-@click.option("--no-tls", is_flag=True, help="Use plaintext; allowed on loopback only.")
+@click.option(
+    "--no-tls",
+    is_flag=True,
+    help="Use plaintext; beyond loopback only together with --trusted-network.",
+)
+@click.option(
+    "--trusted-network",
+    is_flag=True,
+    help="Allow --no-tls beyond loopback; tokens are refused then.",
+)
 @click.option(
     "--token-file",
     type=_FILE,
@@ -61,6 +70,7 @@ _FILE = click.Path(path_type=Path)
 def command(
     addr: str, db: Path | None, node: str | None, host_names: tuple[str, ...],
     tls_cert: Path | None, tls_key: Path | None, client_ca: Path | None, no_tls: bool,
+    trusted_network: bool,
     token_file: Path | None, token: str | None,
 ) -> None:  # fmt: skip
     """Serve the page and the API of this node's trace.
@@ -86,6 +96,8 @@ def command(
         raise click.UsageError("--tls-cert and --tls-key come together; give both or none")
     if no_tls and (tls_cert or client_ca):
         raise click.UsageError("--no-tls and certificates exclude each other; remove one")
+    if trusted_network and not no_tls:
+        raise click.UsageError("--trusted-network goes with --no-tls; TLS needs no trusted network")
     path = trace_database(db)
     tls = ServerTls(cert=tls_cert, key=tls_key) if tls_cert and tls_key else None
     keys = keys_from(token_file, TOKEN_VARIABLE)
@@ -96,6 +108,7 @@ def command(
         tls=tls,
         client_ca=client_ca,
         plaintext=no_tls,
+        trusted_network=trusted_network,
         keys=None if keys is None else tuple(keys),
         host_names=host_names,
         gpu=_gpu(),
