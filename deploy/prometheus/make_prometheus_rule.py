@@ -8,13 +8,18 @@ from pathlib import Path
 import yaml
 
 FOLDER = Path(__file__).parent
-SOURCE, RESULT = FOLDER / "ingero-rules.yml", FOLDER / "ingero-prometheusrule.yaml"
-HEAD = "# Made by make_prometheus_rule.py from ingero-rules.yml; change that file instead.\n"
+SOURCES = (FOLDER / "ingero-rules.yml", FOLDER / "ingero-cost-rules.yml")
+RESULT = FOLDER / "ingero-prometheusrule.yaml"
+HEAD = "# Made by make_prometheus_rule.py from the rules beside it; change those files instead.\n"
 
 
 def prometheus_rule() -> str:
     """Return the object as YAML."""
-    groups = yaml.safe_load(SOURCE.read_text(encoding="utf-8"))["groups"]
+    groups = [
+        group
+        for source in SOURCES
+        for group in yaml.safe_load(source.read_text(encoding="utf-8"))["groups"]
+    ]
     rule = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",

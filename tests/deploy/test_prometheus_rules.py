@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy.prometheus.make_prometheus_rule import RESULT, prometheus_rule
+from deploy.prometheus.make_prometheus_rule import RESULT, SOURCES, prometheus_rule
 from tests.support.peers import debian_program
 
 from ingero.core.alerts import alert as own
@@ -64,10 +64,9 @@ def test_every_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_
 
 def test_the_prometheus_rule_is_what_the_script_writes() -> None:
     assert RESULT.read_text() == prometheus_rule()
-    assert (
-        yaml.safe_load(RESULT.read_text())["spec"]["groups"]
-        == (yaml.safe_load((FOLDER / "ingero-rules.yml").read_text())["groups"])
-    )
+    assert set(SOURCES) == set(FOLDER.glob("*-rules.yml"))
+    groups = [g for path in SOURCES for g in yaml.safe_load(path.read_text())["groups"]]
+    assert yaml.safe_load(RESULT.read_text())["spec"]["groups"] == groups
 
 
 def test_promtool_accepts_the_rules_and_their_unit_tests() -> None:
