@@ -119,6 +119,10 @@ SEEDS ?= 2000-2023
 scoreboard-seeds: $(READY) ## check the gates on many untuned seeds (SEEDS=a-b; two minutes per seed, resumes if interrupted)
 	nice $(BIN)/python -m bench.detection --seeds $(SEEDS) --size 3 --size 8 --size 64
 
+.PHONY: pictures
+pictures: $(READY) ## take the screenshots of Fleet's page in docs/pictures (needs Chromium)
+	nice $(BIN)/python -m bench.pictures
+
 .PHONY: bench-fleet
 bench-fleet: $(READY) ## measure what a push costs Fleet, compared with a constant answer and plain ASGI; PASS or FAIL per requirement
 	$(BIN)/python -m bench.fleet_push

@@ -19,9 +19,12 @@ from ingero.fleet.verdicts import VerdictService
 START_S = 1_700_000_000.0
 
 
-def own_time_push(node: str, rank: int, step: int, own_ms: float) -> MetricsRequest:
+def own_time_push(
+    node: str, rank: int, step: int, own_ms: float, job: str = "j", **more: str
+) -> MetricsRequest:
     """Return a push of the own time of one step."""
-    identity = {names.NODE_ID: node, names.CLUSTER_ID: "c", names.JOB_ID: "j", names.RANK: rank}
+    identity = {names.NODE_ID: node, names.CLUSTER_ID: "c", names.JOB_ID: job, names.RANK: rank}
+    identity |= {f"ingero.{name}": value for name, value in more.items()}
     point = NumberPoint(attributes=attributes({names.STEP: step}), as_double=own_ms)
     metric = Metric(name=names.STEP_OWN_TIME_MS, gauge=Gauge(data_points=(point,)))
     return MetricsRequest(

@@ -43,8 +43,9 @@ class LiveSummary(ClusterSummary, frozen=True, kw_only=True):
 class LiveNode(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One node, as an array of values in this order.
 
-    `state` is silent where the node stopped pushing. `seen` is when its last push arrived, and
-    `clock_offset_s` is how far its clock was ahead then, less the time that the push took.
+    `state` is silent where the node stopped pushing, and `seen` is when its last push arrived.
+    `clock_offset_s` is how far its clock is ahead of Fleet's, less up to a second; it is known from
+    the first push on that is watched.
     """
 
     node_id: str
@@ -152,6 +153,24 @@ class LiveRanks(msgspec.Struct, frozen=True, kw_only=True, tag="ranks", tag_fiel
     ranks: list[LiveRank]
 
 
+class LiveSteps(msgspec.Struct, frozen=True, kw_only=True, tag="steps", tag_field="type"):
+    """Own times of the job that a stream asks for: one list of values per step, in rank order.
+
+    A value is the percentage above the median of its step, null where the rank did not report it.
+    `whole` replaces what a client had; later messages repeat the last steps, because some ranks
+    report late. At most 1,024 of the `of` ranks are covered.
+    """
+
+    cluster_id: str
+    job_id: str
+    at: float
+    whole: bool
+    of: int
+    ranks: list[int]
+    steps: list[int]
+    values: list[list[int | None]]
+
+
 class LiveTick(msgspec.Struct, frozen=True, kw_only=True, tag="tick", tag_field="type"):
     """A second has passed. `clusters` are those that the stream covers; others are gone."""
 
@@ -160,7 +179,7 @@ class LiveTick(msgspec.Struct, frozen=True, kw_only=True, tag="tick", tag_field=
     clusters: list[str]
 
 
-LiveMessage: TypeAlias = LiveSnapshot | LiveDelta | LiveRanks | LiveTick
+LiveMessage: TypeAlias = LiveSnapshot | LiveDelta | LiveRanks | LiveSteps | LiveTick
 _DECODER: Final[msgspec.json.Decoder[LiveMessage]] = msgspec.json.Decoder(LiveMessage)
 encode_message = msgspec.json.Encoder().encode
 
@@ -190,3 +209,43 @@ def apply_delta(before: LiveSnapshot, delta: LiveDelta) -> LiveSnapshot:
         jobs=before.jobs if delta.jobs is UNSET else delta.jobs,
         episodes=[episodes[name] for name in sorted(episodes)],
     )
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """One signal of a node or rank beside the median of its peers.
+
+    `distance` is the difference in spreads of the peers, null where they do not differ at all.
+    """
+
+    signal: str
+    rank: int | None
+    own: float
+    median: float
+    peers: int
+    distance: float | None
+
+
+class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What sets a node apart from its peers, the largest difference first."""
+
+    node_id: str
+    compared: list[Compared]
+
+
+class PeerNotBlamed(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a peer was not blamed: `bars` is its evidence as a multiple of the limit."""
+
+    node: str
+    rank: int | None
+    excess: float
+    bars: float
+    reason: str
+
+
+class EpisodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Why nobody else was blamed, as of `at`: those of the `of` peers closest to their limit."""
+
+    episode: str
+    at: float | None
+    of: int
+    peers: list[PeerNotBlamed]

@@ -61,8 +61,10 @@ from ingero.transport.http import (
     require_token,
 )
 from ingero.transport.otlp.server_http import otlp_endpoint
+from ingero.web.assets import sign_route
 
 MAX_LISTED_NODES = 10_000
+PAGE_IS_ELSEWHERE = "The page is on the port of the threshold API, 8080 unless configured."
 _SLICE = 200
 _encode = msgspec.json.Encoder().encode
 
@@ -78,6 +80,7 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
             Route(OTLP_METRICS, endpoint(MetricsRequest), methods=["POST"]),
             Route(OTLP_TRACES, endpoint(TracesRequest), methods=["POST"]),
             Route(OTLP_LOGS, endpoint(LogsRequest), methods=["POST"]),
+            sign_route(f"Ingero Fleet receives OTLP here, by POST. {PAGE_IS_ELSEWHERE}"),
         ]
     )
 
@@ -147,6 +150,10 @@ def admin_app(processor: FleetProcessor, access: Access) -> Starlette:
         routes=[
             Route(FLEET_DEBUG_CLUSTERS, require_all_clusters(access, clusters)),
             Route(FLEET_DEBUG_SCORES, require_all_clusters(access, scores)),
+            sign_route(
+                f"Diagnostics of Ingero Fleet: {FLEET_DEBUG_CLUSTERS} and {FLEET_DEBUG_SCORES}. "
+                f"{PAGE_IS_ELSEWHERE}"
+            ),
         ],
         exception_handlers={HTTPException: http_error},
     )
@@ -269,4 +276,5 @@ def metrics_app(render: Callable[[], Awaitable[bytes]], access: Access) -> Starl
     async def metrics(request: Request) -> Response:
         return Response(await render(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route(PROMETHEUS, require_all_clusters(access, metrics))])
+    sign = sign_route(f"Metrics of Ingero Fleet: {PROMETHEUS}. {PAGE_IS_ELSEWHERE}")
+    return Starlette(routes=[Route(PROMETHEUS, require_all_clusters(access, metrics)), sign])

@@ -183,7 +183,13 @@ class FleetService:
             )
 
     def _threshold_app(self, access: Access) -> Starlette:
-        page = live_routes(self.live, access, lambda: self._moment(time.monotonic()))
+        page = live_routes(
+            self.live,
+            self.verdicts,
+            lambda: [series.kept.bodies for series in self.exporters.series.values()],
+            access,
+            lambda: self._moment(time.monotonic()),
+        )
         limits = limit_routes(lambda: self.processor.policy, self.processor.set_limits, access)
         routes = [*page, *episode_routes(self.episodes, access), *limits]
         return threshold_app(self.processor, access, self.verdicts, routes)

@@ -75,6 +75,8 @@ class ClusterVerdicts:
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
     measured_s: dict[int, float] = field(default_factory=dict)  # when lateness and lag were
     idle_gpu_s: float = 0.0  # time that ranks waited at collectives for the last one, in total
+    # Members, steps and own times in seconds that the last tick took, for the page.
+    observed: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]] | None = None
     resolved: dict[str, tuple[Verdict, float]] = field(default_factory=dict)  # by episode
 
     def register(self, member: Member, now_s: float) -> int | None:
@@ -199,10 +201,12 @@ class ClusterVerdicts:
 
     def _observe_own_times(self, now_s: float) -> None:
         """Feed own times, with the advances of those steps that were sent whole."""
+        self.observed = None
         ready = self.own_times.take_ready(self.advances, now_s)
         if ready is None:
             return
         member, step, count, (own_s, idle_s, span_s) = ready
+        self.observed = (member, step, own_s)
         advance_s, start_late_s, enqueue_late_s = self.advances.means(member, step, count)
         late = {each: self.lateness_s.get(each, math.nan) for each in np.unique(member).tolist()}
         batch = make_batch(

@@ -282,3 +282,26 @@ def test_an_episode_has_its_changes_and_its_cost() -> None:
     ]
     log.tick([], 200.0 + 25 * 3600)
     assert not log.ids()
+
+
+async def test_the_clock_of_a_node_is_compared_when_its_health_arrives() -> None:
+    """A push of measurements in between says nothing about the clock."""
+    async with running() as fleet:
+        put(fleet, "a", 0.9)
+        advance(fleet, 0)
+        async with watching(fleet) as reader:
+            snapshot, _ = await reader.tick()
+            assert isinstance(snapshot, LiveSnapshot)
+            assert snapshot.nodes[0].clock_offset_s is None
+            now_s = time.monotonic()
+            sent_ns = time.time_ns() + 30 * 10**9
+            fleet.processor.take(health("a", 0.8, sent_ns=sent_ns), "train", now_s, 0)
+            advance(fleet, 1)
+            delta = (await reader.tick())[0]
+            assert isinstance(delta, LiveDelta)
+            assert [round(node.clock_offset_s or 0) for node in delta.nodes or ()] == [30]
+            fleet.processor.take(own_time_push("a", 0, 1, 500.0), "train", now_s + 9, 0)
+            advance(fleet, 9)
+            later = (await reader.tick())[0]
+            assert isinstance(later, LiveDelta)
+            assert all(round(node.clock_offset_s or 0) == 30 for node in later.nodes or ())

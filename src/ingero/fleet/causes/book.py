@@ -144,6 +144,19 @@ class CauseBook:
         kept = self._episodes.get((cluster, episode))
         return kept.finding.kind if kept and kept.finding else None
 
+    def beside_peers(
+        self, cluster: str, node: str, now_s: float
+    ) -> list[tuple[int | None, str, float, PeerValue]]:
+        """Return (rank, signal, own value, peers) of the ranks of a node, while they are fresh."""
+        found = []
+        for key, one in self._ranks.items():
+            if key[:2] == (cluster, node) and now_s - one.at_s <= FRESH_S:
+                peers = self._peers(key, now_s)
+                for signal, value in zip(_ORDER, one.values.tolist(), strict=True):
+                    if signal in peers and not math.isnan(value):
+                        found.append((key[3], str(signal), value, peers[signal]))
+        return found
+
     def _ask(self, cluster: str, verdict: Verdict, now_s: float) -> Ask | None:
         """Return the open ask about an episode, a new one where it is due, or None."""
         key = (cluster, verdict.episode)

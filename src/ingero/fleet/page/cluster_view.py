@@ -66,6 +66,7 @@ class ClusterView:
         self._counts: tuple[Counter[str], dict[str, _Census]] = (Counter(), {})
         self._counted, self._count_again = -1, 0
         self._at_s = -math.inf
+        self._sent_ns, self._offset_s = np.zeros(0, np.uint64), np.zeros(0)
 
     def snapshot(self, now: Moment) -> bytes:
         """Encode everything; this changes nothing about the next delta."""
@@ -118,6 +119,7 @@ class ClusterView:
         )
         before = self._columns
         self._columns = tuple(column.copy() for column in columns)
+        self._follow_clocks(now)
         if before is None or len(before[0]) != len(columns[0]):
             changed = np.ones(len(is_silent), bool)
         else:
@@ -132,11 +134,28 @@ class ClusterView:
                 found.append(self._node(report.node, row, ranks, now))
         return found
 
+    def _follow_clocks(self, now: Moment) -> None:
+        """Compare the clocks of nodes whose health was pushed since the last call.
+
+        Other pushes may have come since, so that the result is up to a second too low.
+        """
+        roster, known = self.cluster.roster, len(self._offset_s)
+        if known < len(roster.sent_ns):
+            more = len(roster.sent_ns) - known
+            self._offset_s = np.concatenate([self._offset_s, np.full(more, np.nan)])
+            self._sent_ns = np.concatenate([self._sent_ns, roster.sent_ns[known:]])
+        fresh = np.flatnonzero(roster.sent_ns != self._sent_ns)
+        sent_s = roster.sent_ns[fresh] / 1e9
+        offset_s = sent_s - (roster.seen_s[fresh] + now.offset_s)
+        self._offset_s[fresh] = np.where(sent_s > 0, offset_s, np.nan)
+        self._sent_ns = roster.sent_ns.copy()
+
     def _node(self, name: str, row: int, ranks: Counter[str], now: Moment) -> LiveNode:
         roster = self.cluster.roster
         report, state = roster.reports[row], int(roster.state[row])
         assert report is not None
-        seen_s, sent_ns = float(roster.seen_s[row]), int(roster.sent_ns[row])
+        seen_s = float(roster.seen_s[row])
+        offset_s = float(self._offset_s[row]) if row < len(self._offset_s) else math.nan
         is_silent = seen_s < now.monotonic_s - self._ttl_s
         seen = round(seen_s + now.offset_s, 2)
         return LiveNode(
@@ -151,7 +170,7 @@ class ClusterView:
             report.mode,
             None,
             None,
-            round(sent_ns / 1e9 - seen, 2) if sent_ns else None,
+            None if math.isnan(offset_s) else round(offset_s, 1),
         )
 
     def _parts(self, now: Moment) -> dict[str, Any]:

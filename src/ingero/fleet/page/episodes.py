@@ -1,15 +1,16 @@
 """The episodes of the last 24 hours: when each changed, and what it has cost so far."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ingero.contract.live import LiveEpisode, StateChange
+from ingero.contract.live import EpisodeAnswer, LiveEpisode, PeerNotBlamed, StateChange
 from ingero.contract.verdict import Verdict, VerdictState
 
 KEPT_S: Final = 24 * 3600.0
 MAX_EPISODES: Final = 2000  # of one cluster; the oldest are dropped
 MAX_CHANGES: Final = 100  # of one episode; those in the middle are dropped
+MAX_PEERS: Final = 20  # kept per episode: those closest to their limit
 RESEND_S: Final = 10.0  # how often the cost of an open episode is sent
 _COSTLY: Final = frozenset({VerdictState.STRAGGLER, VerdictState.FLEET_EVENT})
 
@@ -21,6 +22,7 @@ class _Episode:
     until: float | None = None
     changes: list[StateChange] = field(default_factory=list)
     cost_usd: float | None = None
+    peers: EpisodeAnswer | None = None
 
 
 class EpisodeLog:
@@ -62,6 +64,20 @@ class EpisodeLog:
             del self._episodes[gone]
         while len(self._episodes) > MAX_EPISODES:
             del self._episodes[next(iter(self._episodes))]
+
+    def keep_peers(self, episode: str, peers: Sequence[PeerNotBlamed], now_s: float) -> None:
+        """Keep why nobody else is blamed: the peers that are closest to their limit."""
+        found = self._episodes.get(episode)
+        if found is not None and peers:
+            nearest = sorted(peers, key=lambda peer: (-peer.bars, -peer.excess))[:MAX_PEERS]
+            found.peers = EpisodeAnswer(episode=episode, at=now_s, of=len(peers), peers=nearest)
+
+    def peers(self, episode: str) -> EpisodeAnswer | None:
+        """Return why nobody else was blamed; None for an unknown episode."""
+        found = self._episodes.get(episode)
+        if found is None:
+            return None
+        return found.peers or EpisodeAnswer(episode=episode, at=None, of=0, peers=[])
 
     def ids(self) -> set[str]:
         """Return the ids of all episodes."""

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Iterable
 from importlib.metadata import version
 from typing import Final
 
-from ingero.contract.live import LiveTick, encode_message
-from ingero.contract.verdict import Verdict
+from ingero.contract.live import EpisodeAnswer, LiveTick, PeerNotBlamed, encode_message
+from ingero.contract.verdict import Verdict, VerdictState
+from ingero.core.live.strip import StepStrip
 from ingero.fleet.page.cluster_view import ClusterView, Moment
 from ingero.fleet.page.episodes import EpisodeLog
 from ingero.fleet.processor import FleetProcessor
@@ -59,6 +60,8 @@ class LiveHub:
         self._logs: dict[str, EpisodeLog] = {}
         self._views: dict[str, ClusterView] = {}
         self._snapshots: dict[str, bytes] = {}  # of this tick
+        self._strips: dict[str, StepStrip] = {}
+        self._last_steps: dict[tuple[str, str], int] = {}  # of watched jobs, as sent
         self._now = Moment(0.0, 0.0)
         self.streams: list[LiveStream] = []
         self.opened = 0
@@ -77,6 +80,7 @@ class LiveHub:
         if not self.streams:  # nobody watched: what views remember is old
             self._views.clear()
             self._snapshots.clear()
+            self._last_steps.clear()
         self._now = max(self._now, now, key=lambda each: each.monotonic_s)
         stream = LiveStream(key, cluster, job)
         stream.wake.set()
@@ -106,6 +110,7 @@ class LiveHub:
     def tick(self, changed: Iterable[tuple[str, Verdict]], now: Moment) -> None:
         """Note what changed, and send every stream what is new."""
         self._follow_episodes(changed, now)
+        self._follow_steps()
         self._snapshots.clear()
         self._now = now
         if not self.streams:
@@ -121,8 +126,33 @@ class LiveHub:
                 deltas[name] if name in stream.clusters else self._snapshot(name) for name in wanted
             ]
             stream.clusters = frozenset(wanted)
-            lines += [self._ranks(name, stream.job, jobs) for name in wanted]
+            lines += [self._job(name, stream.job, jobs, whole=False) for name in wanted]
             stream.put(b"".join(lines) + self._tick_line(wanted))
+
+    def why_not(self, cluster: str, episode: str) -> EpisodeAnswer | None:
+        """Return why nobody else is blamed, or was when the verdict fell; None if not known."""
+        log, found = self._logs.get(cluster), self._verdicts.clusters.get(cluster)
+        if log is None:
+            return None
+        for verdict in found.engine.current() if found else ():
+            if verdict.episode == episode and verdict.state is not VerdictState.FLEET_EVENT:
+                log.keep_peers(episode, self._not_blamed(cluster, verdict), self._now.unix_s)
+        return log.peers(episode)
+
+    def _not_blamed(self, cluster: str, verdict: Verdict) -> list[PeerNotBlamed]:
+        found = self._verdicts.clusters.get(cluster)
+        if found is None:
+            return []
+        return [
+            PeerNotBlamed(
+                node=peer.node,
+                rank=peer.rank,
+                excess=round(peer.excess, 5),
+                bars=round(peer.bars, 4),
+                reason=peer.reason,
+            )
+            for peer in found.engine.peer_reasons(verdict)
+        ]
 
     def close(self) -> None:
         """End every stream; clients connect again, with their token checked again."""
@@ -131,12 +161,23 @@ class LiveHub:
 
     def _follow_episodes(self, changed: Iterable[tuple[str, Verdict]], now: Moment) -> None:
         for cluster, verdict in changed:
-            self._logs.setdefault(cluster, EpisodeLog()).note([verdict], now.unix_s)
+            log = self._logs.setdefault(cluster, EpisodeLog())
+            log.note([verdict], now.unix_s)
+            if verdict.state is VerdictState.STRAGGLER:
+                log.keep_peers(verdict.episode, self._not_blamed(cluster, verdict), now.unix_s)
         for name, log in list(self._logs.items()):
             found = self._verdicts.clusters.get(name)
             log.tick(found.engine.current() if found else (), now.unix_s)
             if not log.ids() and name not in self._processor.clusters:
                 del self._logs[name]
+
+    def _follow_steps(self) -> None:
+        clusters = self._verdicts.clusters
+        for gone in self._strips.keys() - clusters.keys():
+            del self._strips[gone]
+        for name, cluster in clusters.items():
+            if cluster.observed is not None:
+                self._strips.setdefault(name, StepStrip()).add(*cluster.observed, cluster.keys)
 
     def _watched(self, clusters: Iterable[str]) -> list[str]:
         return [
@@ -151,7 +192,7 @@ class LiveHub:
         return b"".join(
             [
                 *(self._snapshot(name) for name in wanted),
-                *(self._ranks(name, stream.job, jobs) for name in wanted),
+                *(self._job(name, stream.job, jobs, whole=True) for name in wanted),
                 self._tick_line(wanted),
             ]
         )
@@ -170,16 +211,24 @@ class LiveHub:
             self._snapshots[name] = self._view(name).snapshot(self._now)
         return self._snapshots[name]
 
-    def _ranks(self, cluster: str, job: str | None, encoded: dict[tuple[str, str], bytes]) -> bytes:
+    def _job(
+        self, cluster: str, job: str | None, encoded: dict[tuple[str, str], bytes], *, whole: bool
+    ) -> bytes:
+        """Encode the ranks of a job and its last steps: the `whole` picture, or what is new."""
         found = self._verdicts.clusters.get(cluster)
         if job is None or found is None:
             return b""
         key = (cluster, job)
         if key not in encoded:
             # loads the verdict engine, which `found` has done already
-            from ingero.fleet.page.job_view import encode_ranks  # noqa: PLC0415 - see above
+            from ingero.fleet.page import job_view  # noqa: PLC0415 - see above
 
-            encoded[key] = encode_ranks(found, cluster, job, self._now.unix_s)
+            at, after = self._now.unix_s, None if whole else self._last_steps.get(key)
+            strip = self._strips.get(cluster) or StepStrip()
+            last, steps = job_view.encode_steps(found, strip, cluster, job, at, after)
+            if not whole:
+                self._last_steps[key] = last
+            encoded[key] = job_view.encode_ranks(found, cluster, job, at) + steps
         return encoded[key]
 
     def _tick_line(self, clusters: list[str]) -> bytes:

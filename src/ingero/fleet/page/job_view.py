@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ingero.contract.live import LiveRank, LiveRanks, encode_message
+from ingero.contract.live import LiveRank, LiveRanks, LiveSteps, encode_message
+from ingero.core.live.strip import StepStrip
 from ingero.core.robust import nan_median
 from ingero.core.verdict.advance_channel import advance_effect
 from ingero.core.verdict.fast_channel import recent_effect
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 STATES: Final = ("healthy", "suspect", "straggler", "recovering")
 LEARNING: Final = "learning"
+MAX_RANKS: Final = 1024  # in the picture of steps
+REPEATED: Final = 12  # steps before the new ones that are sent again: some ranks report late
 
 
 def encode_ranks(cluster: "ClusterVerdicts", cluster_id: str, job_id: str, at: float) -> bytes:
@@ -26,14 +29,47 @@ def encode_ranks(cluster: "ClusterVerdicts", cluster_id: str, job_id: str, at: f
     return encode_message(message) + b"\n"
 
 
-def list_ranks(cluster: "ClusterVerdicts", job_id: str) -> list[LiveRank]:
-    """Return every rank of a job, or node where ranks are not known."""
-    registry = cluster.engine.registry
-    found = sorted(
+def encode_steps(
+    cluster: "ClusterVerdicts",
+    strip: StepStrip,
+    cluster_id: str,
+    job_id: str,
+    at: float,
+    after: int | None,
+) -> tuple[int, bytes]:
+    """Encode the steps of a job after one, and some before it, or all; return the last, too."""
+    found = _members(cluster, job_id)
+    shown = [each for each in found if each[0] >= 0][:MAX_RANKS]
+    members = np.array([index for _, _, index in shown], np.int64)
+    first = None if after is None else after - REPEATED
+    steps, values = strip.percentages(members, first)
+    if not steps:
+        return (0 if after is None else after), b""
+    message = LiveSteps(
+        cluster_id=cluster_id,
+        job_id=job_id,
+        at=at,
+        whole=after is None,
+        of=len(found),
+        ranks=[rank for rank, _, _ in shown],
+        steps=steps,
+        values=values,
+    )
+    return steps[-1], encode_message(message) + b"\n"
+
+
+def _members(cluster: "ClusterVerdicts", job_id: str) -> list[tuple[int, str, int]]:
+    """Return (rank, node, row index) of every member of a job; rank -1 where it is not known."""
+    return sorted(
         (-1 if key[2] is None else key[2], key[0], index)
         for key, index in cluster.members.items()
         if key[1] == job_id
     )
+
+
+def list_ranks(cluster: "ClusterVerdicts", job_id: str) -> list[LiveRank]:
+    """Return every rank of a job, or node where ranks are not known."""
+    registry, found = cluster.engine.registry, _members(cluster, job_id)
     if not found:
         return []
     rows, at = registry.rows, np.array([index for _, _, index in found])

@@ -1,27 +1,43 @@
-"""The live stream over HTTP."""
+"""The page over HTTP: its files, the live stream, and answers about one node or episode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ingero.contract.api_paths import FLEET_LIVE
+from ingero.contract.api_paths import FLEET_EPISODE_PEERS, FLEET_LIVE, FLEET_NODE
 from ingero.contract.live import LIVE_TYPE
-from ingero.contract.names import CLUSTER_QUERY, JOB_QUERY
+from ingero.contract.names import (
+    CLUSTER_QUERY,
+    DEFAULT_CLUSTER,
+    JOB_QUERY,
+    NODE_QUERY,
+)
 from ingero.fleet.allowed_clusters import not_allowed
 from ingero.fleet.page.cluster_view import Moment
 from ingero.fleet.page.hub import MAX_STREAMS, LiveHub
+from ingero.fleet.page.node_view import Bodies, beside_peers
+from ingero.fleet.verdicts import VerdictService
 from ingero.transport.access import Access
 from ingero.transport.bearer import TokenScope
-from ingero.transport.http import error_response, key_of, require_token
+from ingero.transport.http import error_response, json_response, key_of, require_token
+from ingero.web.assets import page_routes
 
-TOO_MANY = f"{MAX_STREAMS} pages and terminals are watching, which is the limit; close some"
+TOO_MANY: Final = f"{MAX_STREAMS} pages and terminals are watching, which is the limit; close some"
+SCREENS: Final = ("/", "/agents", "/job/{id:path}", "/node/{id:path}", "/episode/{id:path}")
 
 
-def live_routes(hub: LiveHub, access: Access, moment: Callable[[], Moment]) -> list[Route]:
-    """Return the route of the stream."""
+def live_routes(
+    hub: LiveHub,
+    verdicts: VerdictService,
+    bodies: Callable[[], Iterable[Bodies]],
+    access: Access,
+    moment: Callable[[], Moment],
+) -> list[Route]:
+    """Return the routes of the page and of what it asks for."""
 
     async def live(request: Request) -> Response:
         key, asked = key_of(request), request.query_params
@@ -34,4 +50,32 @@ def live_routes(hub: LiveHub, access: Access, moment: Callable[[], Moment]) -> l
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(hub.lines(stream), 200, headers, LIVE_TYPE)
 
-    return [Route(FLEET_LIVE, require_token(access, live, TokenScope.READ))]
+    async def node(request: Request) -> Response:
+        cluster, name = _cluster(request), request.query_params.get(NODE_QUERY, "")
+        if not key_of(request).may_see(cluster):
+            return error_response(not_allowed(cluster), HTTPStatus.FORBIDDEN)
+        return json_response(beside_peers(cluster, name, bodies(), verdicts, moment().unix_s))
+
+    async def episode(request: Request) -> Response:
+        cluster, name = _cluster(request), request.path_params["episode"]
+        if not key_of(request).may_see(cluster):
+            return error_response(not_allowed(cluster), HTTPStatus.FORBIDDEN)
+        found = hub.why_not(cluster, name)
+        if found is None:
+            return error_response(
+                f"Fleet knows no episode {name!r} of the last 24 hours", HTTPStatus.NOT_FOUND
+            )
+        return json_response(found)
+
+    gated = {FLEET_LIVE: live, FLEET_NODE: node, FLEET_EPISODE_PEERS: episode}
+    return [
+        *(
+            Route(path, require_token(access, endpoint, TokenScope.READ))
+            for path, endpoint in gated.items()
+        ),
+        *page_routes("index.html", SCREENS),
+    ]
+
+
+def _cluster(request: Request) -> str:
+    return request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
