@@ -127,6 +127,10 @@ pictures: $(READY) ## take the screenshots of Fleet's page in docs/pictures (nee
 bench-fleet: $(READY) ## measure what a push costs Fleet, compared with a constant answer and plain ASGI; PASS or FAIL per requirement
 	$(BIN)/python -m bench.fleet_push
 
+.PHONY: bench-page
+bench-page: $(READY) ## measure what 20 open pages of 10,000 nodes cost Fleet, and a paint of the map; PASS or FAIL per requirement
+	nice $(BIN)/python -m bench.page
+
 .PHONY: bench-fleet-memory
 bench-fleet-memory: $(READY) ## measure the memory of Fleet with a hundred nodes, with and without gRPC
 	$(BIN)/python -m bench.fleet_memory

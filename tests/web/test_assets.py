@@ -2,11 +2,20 @@
 
 import pytest
 from starlette.applications import Starlette
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from ingero.web.assets import page_routes, read_asset
+from ingero.web.assets import file_endpoint, page_endpoint, read_asset
 
-CLIENT = TestClient(Starlette(routes=page_routes("index.html", ["/", "/job/{id:path}"])))
+CLIENT = TestClient(
+    Starlette(
+        routes=[
+            Route("/", page_endpoint("index.html")),
+            Route("/job/{id:path}", page_endpoint("index.html")),
+            Route("/static/{name}", file_endpoint),
+        ]
+    )
+)
 
 
 @pytest.mark.parametrize("path", ["/", "/job/a/b", "/static/app.mjs", "/static/preact.mjs"])

@@ -15,6 +15,8 @@ HEALTHZ: Final = "/healthz"
 READYZ: Final = "/readyz"
 PROMETHEUS: Final = "/metrics"  # what a Prometheus server scrapes
 MCP: Final = "/mcp"
+PAGE: Final = "/"
+PAGE_FILE: Final = "/static/{name}"
 READY_ENGINE: Final = "/ready/engine"  # agent: whether the inference engine on ?port=N is ready
 
 # Fleet
@@ -22,6 +24,10 @@ FLEET_THRESHOLD: Final = "/api/v1/threshold"
 FLEET_STATUS: Final = "/api/v1/status"
 FLEET_LIVE: Final = "/api/v1/live"  # a stream, `contract/live.py`
 FLEET_NODE: Final = "/api/v1/node"
+FLEET_AGENTS_PAGE: Final = "/agents"
+FLEET_JOB_PAGE: Final = "/job/{id:path}"
+FLEET_NODE_PAGE: Final = "/node/{id:path}"
+FLEET_EPISODE_PAGE: Final = "/episode/{id:path}"
 FLEET_SILENCES: Final = "/api/v1/silences"
 FLEET_SILENCES_LIFT: Final = "/api/v1/silences/lift"
 FLEET_LIMITS: Final = "/api/v1/limits"
@@ -54,4 +60,6 @@ ECHO_TOOL: Final = "/api/v2/tools/{name}"
 ECHO_SQL: Final = "/api/v2/sql"
 ECHO_OPENAPI: Final = "/api/v2/openapi.json"
 ECHO_HEALTH: Final = "/api/v2/health"
+ECHO_ASK_PAGE: Final = "/ask"
+ECHO_ASK: Final = "/ask/{name}"  # a page, or with `format` an answer
 ECHO_WHOAMI: Final = "/api/v2/whoami"

@@ -1,7 +1,8 @@
 """Echo's question listener: HTTP and MCP on one port, behind one gate.
 
 The gate checks each request first: draining, bearer token, rate. After the reply it writes an entry
-to the audit trail. `/api/versions` and the retired version 1 need no token; everything else does.
+to the audit trail. `/api/versions`, the retired version 1 and the files of the page need no token;
+everything else does.
 """
 
 import time
@@ -27,6 +28,7 @@ from ingero.echo.audit import AuditTrail, Entry
 from ingero.echo.engine import Engine
 from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
 from ingero.echo.openapi import described
+from ingero.echo.page.asked import SHELL, ask_endpoint, is_page
 from ingero.echo.store.turns import Turns
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
@@ -51,6 +53,7 @@ from ingero.transport.tools.http import (
     tool_endpoint,
 )
 from ingero.transport.tools.tool import ToolRefused
+from ingero.web.assets import file_endpoint, page_endpoint
 
 DRAIN_RETRY_S: Final = 5
 METRICS_NEED_ALL_CLUSTERS: Final = (
@@ -101,6 +104,10 @@ class QuestionApi:
             Route(api_paths.ECHO_HEALTH, self._health),
             Route(api_paths.ECHO_WHOAMI, self._whoami),
             Route(api_paths.PROMETHEUS, self._metrics),
+            Route(api_paths.ECHO_ASK, ask_endpoint(self._asker)),
+            Route(api_paths.ECHO_ASK_PAGE, page_endpoint(SHELL)),
+            Route(api_paths.PAGE, page_endpoint(SHELL)),
+            Route(api_paths.PAGE_FILE, file_endpoint),
         ]
         inner = Starlette(
             routes=routes,
@@ -136,7 +143,7 @@ class QuestionApi:
 
     def _split(self, inner: ASGIApp) -> ASGIApp:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["path"] in MCP_PATHS:
+            if scope["path"] in MCP_PATHS and not is_page(Request(scope)):
                 await self._mcp.handle(scope, receive, send)
             else:
                 await inner(scope, receive, send)
@@ -200,7 +207,7 @@ class Gate:
         request = Request(scope)
         entry = Entry(
             request_id(request),
-            transport="mcp" if scope["path"] in MCP_PATHS else "http",
+            transport="mcp" if scope["path"] in MCP_PATHS and not is_page(request) else "http",
             tool=scope["path"],
             address=self._address(request),
         )
@@ -240,7 +247,7 @@ class Gate:
         if request.method not in SAFE_METHODS and is_foreign(request.scope["headers"]):
             error = ToolRefused("foreign_origin", FOREIGN_ORIGIN, HTTPStatus.FORBIDDEN)
             return refusal(error, entry.request_id)
-        if request.url.path.startswith(_OPEN):
+        if request.url.path.startswith(_OPEN) or is_page(request):
             wait_s = self._by_address.take(self._address(request), now_s)
             return _too_many(wait_s, entry) if wait_s else None
         key = self._api.access.check(

@@ -25,6 +25,7 @@ from ingero.contract.api_paths import (
     OTLP_LOGS,
     OTLP_METRICS,
     OTLP_TRACES,
+    PAGE,
     PROMETHEUS,
     READYZ,
 )
@@ -61,7 +62,7 @@ from ingero.transport.http import (
     require_token,
 )
 from ingero.transport.otlp.server_http import otlp_endpoint
-from ingero.web.assets import sign_route
+from ingero.web.assets import sign_endpoint
 
 MAX_LISTED_NODES = 10_000
 PAGE_IS_ELSEWHERE = "The page is on the port of the threshold API, 8080 unless configured."
@@ -80,7 +81,7 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
             Route(OTLP_METRICS, endpoint(MetricsRequest), methods=["POST"]),
             Route(OTLP_TRACES, endpoint(TracesRequest), methods=["POST"]),
             Route(OTLP_LOGS, endpoint(LogsRequest), methods=["POST"]),
-            sign_route(f"Ingero Fleet receives OTLP here, by POST. {PAGE_IS_ELSEWHERE}"),
+            Route(PAGE, sign_endpoint(f"Fleet receives OTLP here, by POST. {PAGE_IS_ELSEWHERE}")),
         ]
     )
 
@@ -150,9 +151,12 @@ def admin_app(processor: FleetProcessor, access: Access) -> Starlette:
         routes=[
             Route(FLEET_DEBUG_CLUSTERS, require_all_clusters(access, clusters)),
             Route(FLEET_DEBUG_SCORES, require_all_clusters(access, scores)),
-            sign_route(
-                f"Diagnostics of Ingero Fleet: {FLEET_DEBUG_CLUSTERS} and {FLEET_DEBUG_SCORES}. "
-                f"{PAGE_IS_ELSEWHERE}"
+            Route(
+                PAGE,
+                sign_endpoint(
+                    f"Diagnostics of Fleet: {FLEET_DEBUG_CLUSTERS} and {FLEET_DEBUG_SCORES}. "
+                    f"{PAGE_IS_ELSEWHERE}"
+                ),
             ),
         ],
         exception_handlers={HTTPException: http_error},
@@ -276,5 +280,7 @@ def metrics_app(render: Callable[[], Awaitable[bytes]], access: Access) -> Starl
     async def metrics(request: Request) -> Response:
         return Response(await render(), media_type=CONTENT_TYPE)
 
-    sign = sign_route(f"Metrics of Ingero Fleet: {PROMETHEUS}. {PAGE_IS_ELSEWHERE}")
-    return Starlette(routes=[Route(PROMETHEUS, require_all_clusters(access, metrics)), sign])
+    sign = sign_endpoint(f"Metrics of Fleet: {PROMETHEUS}. {PAGE_IS_ELSEWHERE}")
+    return Starlette(
+        routes=[Route(PROMETHEUS, require_all_clusters(access, metrics)), Route(PAGE, sign)]
+    )

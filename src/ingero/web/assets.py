@@ -4,16 +4,15 @@ They hold no data. What the page shows comes from the API of its service, with a
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from importlib.resources import files
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-STATIC: Final = "/static/{name}"
+Endpoint = Callable[[Request], Awaitable[Response]]
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -60,22 +59,24 @@ def asset_response(request: Request, name: str) -> Response:
     return Response(body, headers=headers, media_type=_TYPES[name.rpartition(".")[2]])
 
 
-def sign_route(what: str) -> Route:
-    """Return `/` of a listener without a page: one sentence that says what it is."""
+def sign_endpoint(what: str) -> Endpoint:
+    """Return the handler of `/` where there is no page: one sentence that says what it is."""
 
     async def sign(request: Request) -> Response:
         return Response(f"{what}\n", headers=_HEADERS, media_type="text/plain")
 
-    return Route("/", sign)
+    return sign
 
 
-def page_routes(shell: str, paths: Iterable[str]) -> list[Route]:
-    """Return the routes of a page: its HTML on each path, and its files."""
+def page_endpoint(shell: str) -> Endpoint:
+    """Return the handler of every address of a page; the page reads its address itself."""
 
     async def page(request: Request) -> Response:
         return asset_response(request, shell)
 
-    async def static(request: Request) -> Response:
-        return asset_response(request, request.path_params["name"])
+    return page
 
-    return [*(Route(path, page) for path in paths), Route(STATIC, static)]
+
+async def file_endpoint(request: Request) -> Response:
+    """Return a file of the page, named in the path."""
+    return asset_response(request, request.path_params["name"])

@@ -8,7 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ingero.contract.api_paths import FLEET_EPISODE_PEERS, FLEET_LIVE, FLEET_NODE
+from ingero.contract.api_paths import (
+    FLEET_AGENTS_PAGE,
+    FLEET_EPISODE_PAGE,
+    FLEET_EPISODE_PEERS,
+    FLEET_JOB_PAGE,
+    FLEET_LIVE,
+    FLEET_NODE,
+    FLEET_NODE_PAGE,
+    PAGE,
+    PAGE_FILE,
+)
 from ingero.contract.live import LIVE_TYPE
 from ingero.contract.names import (
     CLUSTER_QUERY,
@@ -24,10 +34,9 @@ from ingero.fleet.verdicts import VerdictService
 from ingero.transport.access import Access
 from ingero.transport.bearer import TokenScope
 from ingero.transport.http import error_response, json_response, key_of, require_token
-from ingero.web.assets import page_routes
+from ingero.web.assets import file_endpoint, page_endpoint
 
 TOO_MANY: Final = f"{MAX_STREAMS} pages and terminals are watching, which is the limit; close some"
-SCREENS: Final = ("/", "/agents", "/job/{id:path}", "/node/{id:path}", "/episode/{id:path}")
 
 
 def live_routes(
@@ -67,13 +76,17 @@ def live_routes(
             )
         return json_response(found)
 
-    gated = {FLEET_LIVE: live, FLEET_NODE: node, FLEET_EPISODE_PEERS: episode}
+    page = page_endpoint("index.html")
     return [
-        *(
-            Route(path, require_token(access, endpoint, TokenScope.READ))
-            for path, endpoint in gated.items()
-        ),
-        *page_routes("index.html", SCREENS),
+        Route(FLEET_LIVE, require_token(access, live, TokenScope.READ)),
+        Route(FLEET_NODE, require_token(access, node, TokenScope.READ)),
+        Route(FLEET_EPISODE_PEERS, require_token(access, episode, TokenScope.READ)),
+        Route(PAGE, page),
+        Route(FLEET_AGENTS_PAGE, page),
+        Route(FLEET_JOB_PAGE, page),
+        Route(FLEET_NODE_PAGE, page),
+        Route(FLEET_EPISODE_PAGE, page),
+        Route(PAGE_FILE, file_endpoint),
     ]
 
 

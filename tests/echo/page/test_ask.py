@@ -1,0 +1,94 @@
+"""Echo's page and the addresses of questions: as a page, as JSON and as CSV."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+from tests.support.browser import chromium, tab
+from tests.support.echo_samples import metrics_body
+from tests.support.echo_service import TOKEN, RunningEcho
+
+from ingero.echo.page.asked import to_csv
+
+SQL = "SELECT node_id, count(*) AS points FROM events GROUP BY node_id ORDER BY node_id"
+HTML = {"Accept": "text/html,*/*"}
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEcho]:
+    with RunningEcho(tmp_path_factory.mktemp("echo")) as running:
+        for node in ("n1", "=n2"):
+            assert running.send(metrics_body(node, points=3)).status == 200
+        yield running
+
+
+def test_the_page_needs_no_token_and_its_data_does(echo: RunningEcho) -> None:
+    for path in ("/", "/ask", "/ask/run_analysis?sql=x", "/static/echo.mjs"):
+        reply = echo.get(path, None, HTML)
+        assert reply.status == 200, path
+        assert "default-src 'none'" in reply.headers["content-security-policy"]
+    asked = f"/ask/run_analysis?sql={quote(SQL)}&format=json"
+    assert echo.get(asked, None, HTML).status == 401
+    assert echo.get("/", None).status == 401, "without a browser, `/` is MCP"
+    assert echo.get("/api/v2/openapi.json", None).status == 401
+
+
+def test_an_address_answers_as_json_and_as_csv(echo: RunningEcho) -> None:
+    asked = f"/ask/run_analysis?limit=10&sql={quote(SQL)}&format="
+    found = echo.get(asked + "json").json["data"]
+    assert found["columns"] == ["node_id", "points"]
+    assert sorted(found["rows"]) == [["=n2", 3], ["n1", 3]]
+    csv = echo.get(asked + "csv")
+    assert csv.headers["content-type"].startswith("text/csv")
+    lines = csv.body.decode().splitlines()
+    assert lines[0] == "node_id,points"
+    assert set(lines[1:]) == {"'=n2,3", "n1,3"}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/ask/run_analysis?sql=SELECT%201&format=xml", 400, "format must be json or csv"),
+        ("/ask/run_analysis?sql=SELECT%201&limit=many&format=json", 400, "limit"),
+        ("/ask/nothing?format=json", 404, "nothing"),
+        ("/ask/run_analysis?sql=DROP%20TABLE%20x&format=csv", 400, "SELECT"),
+    ],
+)
+def test_a_wrong_address_is_refused_with_a_sentence(
+    echo: RunningEcho, path: str, status: int, said: str
+) -> None:
+    reply = echo.get(path)
+    assert (reply.status, said in reply.json["error"]["message"]) == (status, True), reply.body
+
+
+def test_an_answer_without_rows_is_one_line() -> None:
+    assert to_csv({"nodes": 3, "names": ["a", "b"]}) == 'nodes,names\n3,"[""a"",""b""]"\n'
+    assert to_csv({"of": 2, "found": [{"a": 1}, {"b": "x"}]}) == "a,b\n1,\n,x\n"
+
+
+def test_a_question_is_asked_in_a_browser(echo: RunningEcho, tmp_path: Path) -> None:
+    with chromium() as browser:
+        for scheme in ("light", "dark"):
+            with tab(browser, color_scheme=scheme) as (page, said):
+                page.goto(echo.url("/"))
+                page.get_by_label("token").fill(TOKEN)
+                page.keyboard.press("Enter")
+                page.get_by_role("link", name="run analysis").click()
+                said.clear()  # the 401 that led to the token field
+                page.locator("textarea").fill(SQL)
+                page.get_by_role("button", name="Ask").click()
+                expect(page.get_by_role("cell", name="=n2")).to_be_visible()
+                assert "sql=SELECT" in page.url
+                assert TOKEN not in page.url
+                found = Axe().run(page).response["violations"]
+                assert [each["id"] for each in found] == []
+                page.reload()
+                expect(page.get_by_role("cell", name="=n2")).to_be_visible()
+                with page.expect_download() as download:
+                    page.get_by_role("button", name="CSV").click()
+                download.value.save_as(tmp_path / "rows.csv")
+                assert (tmp_path / "rows.csv").read_text().startswith("node_id,points\n")
+                assert said == []
