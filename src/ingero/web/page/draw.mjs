@@ -107,8 +107,9 @@ export function NodeMap({ view, slow, suspects, go }) {
 // Ranks × steps: how much slower than the median of its step each rank was, in percent.
 export function StepStrip({ steps, names }) {
   const canvas = useRef();
-  const rows = steps.ranks.length, numbers = [...steps.columns.keys()];
-  const high = Math.max(3, Math.min(14, Math.floor(420 / rows))), wide = Math.max(2, Math.min(6, Math.floor(1180 / Math.max(1, numbers.length))));
+  const rows = steps.ranks.length, room = Math.min(1180, innerWidth - 40);
+  const numbers = [...steps.columns.keys()].slice(-Math.floor(room / 2));  // the newest where a window is narrow
+  const high = Math.max(3, Math.min(14, Math.floor(420 / rows))), wide = Math.max(2, Math.min(6, Math.floor(room / Math.max(1, numbers.length))));
   useEffect(() => {
     const colour = colours(), context = canvas.current.getContext("2d", { alpha: false });
     const width = Math.max(1, numbers.length * wide), height = rows * high;

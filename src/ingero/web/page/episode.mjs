@@ -43,8 +43,8 @@ function Peers({ answer }) {
   if (answer.error) return html`<p role="alert">${answer.error}</p>`;
   if (!answer.peers.length) return html`<p class="dim">There is no peer to compare with, or nothing was kept.</p>`;
   return html`<p>${answer.of} peers were compared${answer.at ? ` at ${clock(answer.at)}` : ""}; those closest to their limit first.</p>
-    <div class="wide"><table><thead><tr><th scope="col">peer</th><th scope="col" class="n">above its baseline</th><th scope="col" class="n">of its limit</th><th scope="col">why not</th></tr></thead>
-    <tbody>${answer.peers.map((p) => html`<tr key=${p.node + p.rank}><th scope="row">${p.rank == null ? p.node : `rank ${p.rank} on ${p.node}`}</th><td class="n">${percent(p.excess)}</td><td class="n">${percent(p.bars, 0)}</td><td>${p.reason}</td></tr>`)}</tbody></table></div>
+    <div class="wide"><table class="stack"><thead><tr><th scope="col">peer</th><th scope="col" class="n">above its baseline</th><th scope="col" class="n">of its limit</th><th scope="col">why not</th></tr></thead>
+    <tbody>${answer.peers.map((p) => html`<tr key=${p.node + p.rank}><th scope="row">${p.rank == null ? p.node : `rank ${p.rank} on ${p.node}`}</th><td class="n" data-label="above its baseline">${percent(p.excess)}</td><td class="n" data-label="of its limit">${percent(p.bars, 0)}</td><td>${p.reason}</td></tr>`)}</tbody></table></div>
     ${answer.of > answer.peers.length && html`<p class="dim small">and ${answer.of - answer.peers.length} more</p>`}`;
 }
 

@@ -33,7 +33,7 @@ export function Job({ live, view, id }) {
     ${job && html`<${Facts} items=${[["ranks", job.ranks + (job.world_size && job.world_size !== job.ranks ? " of " + job.world_size : "")], ["nodes", job.nodes], ["learning", ranks.filter((rank) => rank[RANK.state] === "learning").length]]} />`}
     ${verdicts.length ? html`<${Verdicts} view=${view} verdicts=${verdicts} />` : ""}
     ${ranks.length ? html`<h2>Ranks</h2><${Grid} ranks=${ranks} view=${view} />` : ""}
-    ${live.steps && ranks.length ? html`<h2>The last ${live.steps.columns.size} steps</h2><${StepStrip} steps=${live.steps} names=${live.steps.ranks.map((rank) => "rank " + rank)} />` : ""}
+    ${live.steps && ranks.length ? html`<h2>The last steps</h2><${StepStrip} steps=${live.steps} names=${live.steps.ranks.map((rank) => "rank " + rank)} />` : ""}
     ${ranks.length ? html`<h2>Who waits for whom</h2>${awaited.length
       ? html`<p>The other ranks of the job wait for these, so long in each step and above what is usual:</p><ul class="bars">${awaited.map((rank) => html`<li key=${name(rank)}><span>${name(rank)} on ${rank[RANK.node]}</span><span class="track" aria-hidden="true"><span style=${{ width: Math.min(100, 100 * rank[RANK.awaited]) + "%" }}></span></span><span>${percent(rank[RANK.awaited])}</span></li>`)}</ul>`
       : late.length ? html`<p>How late these ranks arrive at collectives, on average:</p><ul class="bars">${late.map((rank) => html`<li key=${name(rank)}><span>${name(rank)} on ${rank[RANK.node]}</span><span class="track" aria-hidden="true"><span style=${{ width: (100 * rank[RANK.late]) / late[0][RANK.late] + "%" }}></span></span><span>${number(rank[RANK.late], 1)} ms</span></li>`)}</ul>`
