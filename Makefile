@@ -27,7 +27,7 @@ $(READY): requirements.lock pyproject.toml setup.py $(NATIVE)
 setup: $(READY) ## create .venv with all dependencies, pinned by hash
 
 .PHONY: demo
-demo: $(READY) ## start a small simulated cluster, slow one node, show it being named
+demo: $(READY) ## start a simulated job of 64 ranks, slow one of them, show it being named
 	@$(BIN)/ingero demo
 	@echo; echo "the commands are in $(BIN): source $(BIN)/activate"
 

@@ -52,11 +52,41 @@ def test_a_hanging_engine_and_a_slow_replica_are_named_and_nobody_else() -> None
 
 def test_f022_the_seconds_until_detection_are_printed_and_at_most_thirty() -> None:
     """At the usual push interval of 5 s; about 16 s on an idle machine."""
-    result = ingero("demo", "--nodes", "4", "--straggler", "gpu-node-02", "--push-interval", "5")
+    result = ingero(
+        "demo",
+        "--scenario",
+        "sudden",
+        "--nodes",
+        "4",
+        "--straggler",
+        "gpu-node-02",
+        "--push-interval",
+        "5",
+    )
     assert result.returncode == 0, result.stderr
     (shown,) = re.findall(r"T\+ *([\d.]+) s  straggler: gpu-node-02 ", result.stdout)
     assert 0 < float(shown) <= 30
     assert f"gpu-node-02 was named {shown} s after it slowed down." in result.stdout
+
+
+def test_f021_the_slow_rank_of_a_job_is_named_with_loss_price_and_next_step() -> None:
+    """Nobody else is named in the whole run; the GPU of the rank takes 15 % longer."""
+    result = ingero("demo", "--nodes", "3", "--json")
+    assert result.returncode == 0, result.stderr
+    story = json.loads(result.stdout)
+    named = {key: story[key] for key in ("ok", "node", "rank", "ranks", "class", "wrongly_named")}
+    assert named == {
+        "ok": True,
+        "node": "gpu-node-03",
+        "rank": 19,
+        "ranks": 24,
+        "class": "compute",
+        "wrongly_named": [],
+    }
+    assert story["loss"] == pytest.approx(0.105, abs=0.025)  # 4 x 15 ms of a step of 0.51 s
+    # 24 GPUs at the price of an H100 at the provider that the simulated nodes name
+    assert story["usd_per_hour"] == pytest.approx(story["loss"] * 24 * 2.49, rel=0.01)
+    assert "clocks" in story["next"]
 
 
 def test_status_and_check_beside_a_running_cluster() -> None:

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from tests.support.verdict_pushes import START_S, own_time_push
 
 from ingero.cli.dispatch import run
-from ingero.config.rates import encode_rates, load_rates
+from ingero.config.rates import load_rates
 from ingero.contract.exposition import render
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.verdict import encode_one
+from ingero.core.verdict.policy import VerdictPolicy
 from ingero.errors import ForeignFile, IngeroError
+from ingero.fleet.episodes.preamble import encode_preamble
 from ingero.fleet.metrics import recording_families
 from ingero.fleet.replay import replay
 from ingero.fleet.verdicts import VerdictService
@@ -28,8 +30,9 @@ from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog, list_files, 
 def recorded(tmp_path: Path) -> Path:
     """Record a job of four ranks, of which one becomes 20 % slower, as Fleet does."""
     folder = tmp_path / "inputs"
-    log = InputLog(folder, encode_rates(load_rates()))
-    service, rng = VerdictService(load_rates()), np.random.default_rng(5)
+    policy = VerdictPolicy(warmup_samples=50)
+    log = InputLog(folder, encode_preamble(load_rates(), policy))
+    service, rng = VerdictService(load_rates(), policy), np.random.default_rng(5)
     for second in range(140):
         for rank in range(4):
             own = (

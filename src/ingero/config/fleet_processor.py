@@ -41,6 +41,12 @@ class VerdictConfig:
         help="Compute verdicts from own times and collectives; they are part of replies, logs "
         "and metrics.",
     )
+    warmup_samples: int = setting(
+        60,  # as `VerdictPolicy`, which needs numpy; commands that only read settings do without
+        range=(20, 240),
+        help="Samples of about a second from which a rank's baseline is learned; fewer name a slow "
+        "rank sooner after the start of a job, and need a larger slowdown.",
+    )
     rates_file: Path | None = setting(
         None,
         help="File with your prices per GPU hour, added to the shipped ones; `ingero rates check` "

@@ -18,7 +18,7 @@ from ingero.config.fleet_exporters import (
     ForwardExporterConfig,
 )
 from ingero.config.providers import load_providers
-from ingero.config.rates import encode_rates, load_rates
+from ingero.config.rates import load_rates
 from ingero.contract.exposition import render
 from ingero.contract.measurements.engines import is_of_engines
 from ingero.contract.names import DEFAULT_CLUSTER
@@ -27,6 +27,7 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest
 from ingero.contract.verdict import Verdict, encode_one
 from ingero.contract.verdict_otlp import encode_verdict_logs
+from ingero.core.verdict.policy import VerdictPolicy
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.alerts.metrics import alert_families
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
@@ -35,6 +36,7 @@ from ingero.fleet.engines.metrics import engine_families
 from ingero.fleet.episodes.book import EpisodeBook
 from ingero.fleet.episodes.files import EpisodeFiles
 from ingero.fleet.episodes.metrics import episode_families
+from ingero.fleet.episodes.preamble import encode_preamble
 from ingero.fleet.episodes.routes import episode_routes
 from ingero.fleet.exporters import FleetExporters, build_backend
 from ingero.fleet.forward import Forwarder
@@ -106,13 +108,16 @@ class FleetService:
         self.unix_offset_s = time.time() - time.monotonic()
         rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
         self._prices = GpuPrices(rates)
+        policy = VerdictPolicy(warmup_samples=verdict.warmup_samples)
         self.verdicts = VerdictService(
             rates,
+            policy,
             max_clusters=settings.max_clusters,
             silences=Silences(verdict.silences_file),
         )
         self.live = LiveHub(self.processor, self.verdicts)
-        self.episodes = EpisodeBook(encode_rates(rates))
+        preamble = encode_preamble(rates, policy)
+        self.episodes = EpisodeBook(preamble)
         state_dir = verdict.state_dir
         self.episode_files = EpisodeFiles(
             self.episodes, None if state_dir is None else state_dir / "episodes"
@@ -120,9 +125,7 @@ class FleetService:
         self.alerts = self._build_alerts()
         self._inputs: InputLog | None = None
         if verdict.record_inputs is not None:
-            self._inputs = InputLog(
-                verdict.record_inputs, encode_rates(rates), verdict.record_max_bytes
-            )
+            self._inputs = InputLog(verdict.record_inputs, preamble, verdict.record_max_bytes)
         if verdict.enabled:
             self.processor.on_measurements = self._measured
             self.receiver.verdict_texts = self.verdicts.texts

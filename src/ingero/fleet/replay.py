@@ -10,10 +10,20 @@ from ingero.contract.otlp.codec import decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict, encode_one
 from ingero.core.verdict.engine import PeerReason
+from ingero.core.verdict.policy import VerdictPolicy
 from ingero.errors import ForeignFile
+from ingero.fleet.episodes.preamble import decode_policy
 from ingero.fleet.episodes.state_codec import decode_state
 from ingero.fleet.verdicts import VerdictService
-from ingero.storage.input_log import PUSH, RATES, STATE, TICK, VERDICT, read_inputs
+from ingero.storage.input_log import (
+    POLICY,
+    PUSH,
+    RATES,
+    STATE,
+    TICK,
+    VERDICT,
+    read_inputs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +57,14 @@ class Replay:
 
 def replay(folder: Path) -> Replay:
     """Run a recording again with an empty verdict service."""
-    result, service = Replay(), VerdictService()
+    result, service, policy = Replay(), VerdictService(), VerdictPolicy()
     pending: list[tuple[str, bytes, int]] = []  # not yet compared with a recorded verdict
     for entry in read_inputs(folder):
         if entry.kind == RATES and not service.clusters:
-            service = VerdictService(parse_rates(entry.body, "recorded rates"))
+            service = VerdictService(parse_rates(entry.body, "recorded rates"), policy)
+        elif entry.kind == POLICY and not service.clusters:
+            policy = decode_policy(entry.body)
+            service = VerdictService(service.rates, policy)
         elif entry.kind == STATE:
             service.clusters[entry.cluster] = decode_state(entry.body)
             pending.clear()  # a recorded verdict follows its tick

@@ -56,7 +56,7 @@ class VerdictService:
         self.engines = EngineBook(rates, max_clusters)
         self._now_s = 0.0  # of the last tick
         self._pending = 0  # collectives of all clusters that wait for the next tick
-        self._rates = rates
+        self.rates = rates
         self._policy, self._max_clusters = policy or VerdictPolicy(), max_clusters
 
     def take(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
@@ -203,7 +203,7 @@ class VerdictService:
             role=str(role) or found.role_of(key),
             source=found.source_of(key, measured),
             gpus=gpus if key[2] is None and isinstance(gpus, int) and gpus > 0 else 1,
-            usd_per_gpu_hour=self._rates.find(known, model) if self._rates is not None else None,
+            usd_per_gpu_hour=self.rates.find(known, model) if self.rates is not None else None,
             labels=_labels(resource),
         )
 

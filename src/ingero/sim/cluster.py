@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+import msgspec
+
 from ingero.children.process import (
     following_command,
     last_line,
@@ -22,14 +24,19 @@ from ingero.children.process import (
     stop_children,
     wait_for_line,
 )
-from ingero.contract.api_paths import FLEET_DEBUG_SCORES
+from ingero.contract import fleet_api
+from ingero.contract.api_paths import FLEET_DEBUG_SCORES, FLEET_STATUS
 from ingero.errors import Unavailable
+from ingero.sim.job import JobControl, write_job_control
 from ingero.sim.node import write_control
 
 CLUSTER: Final = "demo"
 WARMUP_SAMPLES: Final = 5
 POLL_S: Final = 0.1
 STOP_S: Final = 10.0
+SLOW_AHEAD_S: Final = 1.5  # all nodes have read the control file by then
+LEARNING_SAMPLES: Final = 20  # of a rank; 60 in production
+_STATUS = fleet_api.Status[fleet_api.NodeStatus]
 # flag of ingero-fleet -> name under which it reports the address
 _LISTENERS: Final = {
     name: name for name in ("grpc", "http", "admin", "health", "metrics", "prometheus")
@@ -66,20 +73,23 @@ class DemoCluster:
 
     node_names: Sequence[str]
     push_interval_s: float = 1.0
+    ranks_per_node: int = 0  # of one simulated job over all nodes
     quorum: int | None = None  # nodes needed for a threshold; None means all, at most three
     exporters: str = ""  # extra lines under `exporters:` of Fleet's file
     pipeline: str = "prometheus"
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ingero-demo-")))
     addresses: dict[str, str] = field(default_factory=dict)
     _fleet: subprocess.Popen[str] | None = None
+    _job_began_s: float = 0.0
     _reserved_ports: list[socket.socket] = field(default_factory=list)
     _nodes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         try:
             self.start_fleet()
-            for seed, name in enumerate(self.node_names, 1):
-                self._start_node(name, seed)
+            self._job_began_s = time.time()
+            for number, name in enumerate(self.node_names):
+                self._start_node(name, number)
         except BaseException:
             self.stop()
             raise
@@ -116,6 +126,22 @@ class DemoCluster:
         """Bring one node to a share of its normal throughput."""
         write_control(self.folder / f"{node}.control", level, over_s)
 
+    def slow_rank(self, rank: int, excess: float) -> float:
+        """Let the GPU of a rank need `excess` more time; return when that begins, as Unix time."""
+        at_s = time.time() + SLOW_AHEAD_S
+        write_job_control(self.folder / "job.control", JobControl(rank, excess, at_s))
+        return at_s
+
+    def judged(self) -> fleet_api.ClusterStatus[fleet_api.NodeStatus] | None:
+        """Return what `ingero status` shows; None while Fleet does not answer."""
+        url = f"http://{self.addresses['threshold']}{FLEET_STATUS}"
+        try:
+            with urllib.request.urlopen(url, timeout=2) as reply:
+                found = msgspec.json.decode(reply.read(), type=_STATUS).clusters
+        except (OSError, msgspec.DecodeError):
+            return None
+        return next((each for each in found if each.cluster_id == CLUSTER), None)
+
     def status(self, cluster: str = CLUSTER) -> ClusterStatus | None:
         """Return what Fleet reports; None while it does not answer."""
         query = urllib.parse.urlencode({"cluster_id": cluster})
@@ -133,7 +159,7 @@ class DemoCluster:
         deadline = time.monotonic() + seconds
         seen = self.status(cluster)
         while seen is None or not condition(seen):
-            self._check_alive()
+            self.check_alive()
             if time.monotonic() > deadline:
                 raise Unavailable(
                     f"the expected state was not reached within {seconds:g} s; last seen: {seen}"
@@ -153,11 +179,16 @@ class DemoCluster:
         while self._reserved_ports:
             self._reserved_ports.pop().close()
 
-    def _start_node(self, name: str, seed: int) -> None:
+    def _start_node(self, name: str, number: int) -> None:
         command = following_command(
             "ingero.sim.node", "--fleet", self.addresses["http"], "--cluster", CLUSTER,
-            "--node", name, "--control", str(self.folder / f"{name}.control"), "--seed", str(seed),
+            "--node", name, "--control", str(self.folder / f"{name}.control"),
+            "--seed", str(number + 1),
             "--push-interval", str(self.push_interval_s), "--warmup", str(WARMUP_SAMPLES),
+            "--ranks", str(self.ranks_per_node), "--first-rank", str(number * self.ranks_per_node),
+            "--world", str(len(self.node_names) * self.ranks_per_node),
+            "--job-control", str(self.folder / "job.control"),
+            "--job-began", str(self._job_began_s),
         )  # fmt: skip
         log_file = self.folder / f"{name}.log"
         self._nodes[name] = start_child(
@@ -167,7 +198,8 @@ class DemoCluster:
             environment={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
+        """Raise Unavailable if a simulated node has ended."""
         for name, process in self._nodes.items():
             if process.poll() is not None:
                 reason = last_line(self.folder / f"{name}.log", f"status {process.returncode}")
@@ -182,7 +214,10 @@ class DemoCluster:
 receivers:
   otlp: {{protocols: {{grpc: {{endpoint: '127.0.0.1:0'}}, http: {{endpoint: '127.0.0.1:0'}}}}}}
 processors:
-  ingero: {{push_interval: {self.push_interval_s:g}s, quorum: {{statistical_min: {quorum}}}}}
+  ingero:
+    push_interval: {self.push_interval_s:g}s
+    quorum: {{statistical_min: {quorum}}}
+    verdict: {{warmup_samples: {LEARNING_SAMPLES}}}
 extensions:
   ingero_threshold: {{agent_endpoint: '127.0.0.1:0', admin_endpoint: '127.0.0.1:0'}}
 exporters:

@@ -1,5 +1,7 @@
 """One simulated node: the real agent with simulated signals, slowed down by a control file.
 
+With `--ranks` it also has ranks of a simulated training job, which a second file slows down.
+
 `ingero demo` starts `python -m ingero.sim.node` once per node.
 """
 
@@ -9,17 +11,23 @@ import logging
 import random
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from ingero.agent.push.app import Agent, AgentOptions
-from ingero.config.ingero import HealthConfig, IngeroConfig
+from ingero.agent.push.collective_feed import CollectiveFeed
+from ingero.config.ingero import HealthConfig, IngeroConfig, SignalsConfig
 from ingero.config.ingero_fleet import FleetBlockConfig
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.observation import Observation
 from ingero.files import replace_file
+from ingero.sim.job import JobFeed, SimulatedJob, read_job
 from ingero.sim.script import LAUNCHES, Script, signals_at
+
+GPU_MODEL = "NVIDIA H100 80GB HBM3"
+JOB_SEED = 7  # the same on every node
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -77,6 +85,11 @@ def main() -> None:
     parser.add_argument("--push-interval", required=True, type=float)
     parser.add_argument("--warmup", required=True, type=int)
     parser.add_argument("--seed", default=1, type=int)
+    parser.add_argument("--job-control", type=Path)
+    parser.add_argument("--job-began", type=float, default=0.0)
+    parser.add_argument("--ranks", type=int, default=0, help="on this node")
+    parser.add_argument("--first-rank", type=int, default=0)
+    parser.add_argument("--world", type=int, default=0, help="ranks of the whole job")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     config = IngeroConfig(
@@ -85,13 +98,28 @@ def main() -> None:
             cluster_id=arguments.cluster,
             node_id=arguments.node,
             workload_type="training",
+            provider="lambda",  # one whose price of this GPU is known
             push_interval_s=arguments.push_interval,
             timeout_s=min(1.0, arguments.push_interval),
         ),
         health=HealthConfig(baseline=BaselinePolicy(warmup_samples=arguments.warmup)),
+        signals=SignalsConfig(causes=False),  # there are no processes to look at
     )
     source = ControlledSource(arguments.control, arguments.seed)
-    asyncio.run(Agent(config, AgentOptions(persist=False, source=source)).run())
+    options = AgentOptions(
+        persist=False, source=source, feeds=_feeds(arguments), gpu_model=GPU_MODEL
+    )
+    asyncio.run(Agent(config, options).run())
+
+
+def _feeds(arguments: argparse.Namespace) -> list[CollectiveFeed]:
+    if not arguments.ranks:
+        return []
+    job = SimulatedJob(
+        arguments.world, arguments.job_began, JOB_SEED, partial(read_job, arguments.job_control)
+    )
+    ranks = range(arguments.first_rank, arguments.first_rank + arguments.ranks)
+    return [JobFeed(job, arguments.node, ranks, arguments.world)]
 
 
 if __name__ == "__main__":

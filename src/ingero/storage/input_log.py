@@ -16,14 +16,14 @@ from ingero.errors import ForeignFile, StoreError
 from ingero.files import create_private, read_regular
 
 MAGIC = b"INGEROIN\x01"
-PUSH, TICK, VERDICT, RATES, STATE = "push", "tick", "verdict", "rates", "state"
+PUSH, TICK, VERDICT, RATES, STATE, POLICY = "push", "tick", "verdict", "rates", "state", "policy"
 _LENGTH = struct.Struct(">I")
 MAX_FRAME = 64 << 20
 MAX_FILE = 1 << 30
 
 
 class Entry(NamedTuple):
-    """One recorded event; `body` is an OTLP request, a verdict, rates, a state, or empty."""
+    """One recorded event; `body` is an OTLP request, a verdict, a setting, a state, or empty."""
 
     kind: str
     at_s: float
@@ -38,13 +38,16 @@ def encode_frame(kind: str, at_s: float, cluster: str = "", body: bytes = b"") -
 
 
 class InputLog:
-    """Appends to numbered files; `removed` counts the oldest ones deleted beyond the limit."""
+    """Appends to numbered files, each of which begins with the frames of `preamble`.
+
+    `removed` counts the oldest files deleted beyond the limit.
+    """
 
     def __init__(
-        self, folder: Path, rates: bytes = b"", max_bytes: int = 256 << 20, files: int = 8
+        self, folder: Path, preamble: bytes = b"", max_bytes: int = 256 << 20, files: int = 8
     ) -> None:
         self.removed = 0
-        self._folder, self._rates = folder, rates
+        self._folder, self._preamble = folder, preamble
         self._per_file, self._files = max_bytes // files, files
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -78,10 +81,8 @@ class InputLog:
         path = self._folder / f"inputs-{self._number:08d}.rec"
         self._file = path.open("wb")
         path.chmod(0o600)
-        self._file.write(MAGIC)
+        self._file.write(MAGIC + self._preamble)
         self._written = len(MAGIC)
-        if self._rates:
-            self._file.write(encode_frame(RATES, 0.0, "", self._rates))
         for old in list_files(self._folder)[: -self._files]:
             old.unlink(missing_ok=True)
             self.removed += 1

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -59,7 +59,10 @@ class AgentOptions:
     ready_listen: str | None = None
     max_ticks: int | None = None
     persist: bool = True
-    source: SignalSource | None = None  # a simulated node provides its own signals
+    # a simulated node provides its own signals, collectives and GPU
+    source: SignalSource | None = None
+    feeds: Sequence[CollectiveFeed] = ()
+    gpu_model: str | None = None
     # reads the settings again on SIGHUP; None where SIGHUP means that the terminal was closed
     reread: Callable[[], IngeroConfig] | None = None
 
@@ -159,7 +162,11 @@ class Agent:
             client = AskedClient(client, self.causes)
             opened.push_async_callback(asyncio.wait, {asyncio.create_task(self.causes.run(stop))})
         self.collectives = LiveCollectives(
-            feeds, client, self.identity, loop.reporter.receive, _gpu_model
+            feeds,
+            client,
+            self.identity,
+            loop.reporter.receive,
+            lambda: self.options.gpu_model or _gpu_model(),
         )
         measuring = asyncio.create_task(self.collectives.run(stop))
         opened.push_async_callback(asyncio.wait, {measuring})
@@ -192,7 +199,7 @@ class Agent:
             )
             await watch_engines(self.engines, self.options.ready_listen, opened, stop)
 
-    def _collective_feeds(self) -> list[CollectiveFeed]:
+    def _collective_feeds(self) -> Sequence[CollectiveFeed]:
         """Choose where collectives are read.
 
         Rings are read directly. The trace database adds what only probes recorded, or everything
@@ -200,7 +207,7 @@ class Agent:
         """
         chosen = self.config.signals.collectives
         if chosen is CollectivesFrom.OFF or not self._has_own_signals:
-            return []
+            return self.options.feeds
         path = trace_database(config=self.config)
         table = StepFeed(TableFeed(path, with_plugin=chosen is CollectivesFrom.DB), path)
         if chosen is CollectivesFrom.DB:

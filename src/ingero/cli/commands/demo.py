@@ -14,7 +14,7 @@ from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.show.table import coloured, print_json, render_table
 from ingero.errors import IngeroError
 
-SCENARIOS = ("sudden", "gradual", "recover", "fleet-outage", "inference")
+SCENARIOS = ("rank", "sudden", "gradual", "recover", "fleet-outage", "inference")
 SLOW_LEVEL = 0.3
 RAMP_S = 10.0
 OUTAGE_S = 6.0
@@ -53,9 +53,8 @@ class DemoRun:
 @click.option(
     "--nodes",
     type=click.IntRange(3, 32),
-    default=5,
-    show_default=True,
-    help="Number of simulated nodes.",
+    default=None,
+    help="Number of simulated nodes; 8 with 8 ranks each for `rank`, else 5.",
 )
 @click.option("--straggler", metavar="NAME", help="Node to slow down; the third one if omitted.")
 @click.option(
@@ -68,7 +67,7 @@ class DemoRun:
 @click.option(
     "--scenario",
     type=click.Choice(SCENARIOS),
-    default="sudden",
+    default="rank",
     show_default=True,
     help="What happens to the slow node or to Fleet; `inference` shows serving engines instead.",
 )
@@ -99,16 +98,17 @@ class DemoRun:
     help="Seed of the random numbers in samples and incidents.",
 )
 def command(
-    nodes: int, straggler: str | None, push_interval: float, scenario: str, with_echo: bool,
+    nodes: int | None, straggler: str | None, push_interval: float, scenario: str, with_echo: bool,
     keep: bool, as_json: bool, no_gpu: str | None, write_samples: Path | None, seed: int,
 ) -> int:  # fmt: skip
-    """Find a slow node in a simulated cluster on this machine.
+    """Find a slow rank or node in a simulated cluster on this machine.
 
-    The command starts Fleet and simulated nodes as real processes on loopback, waits for a quorum,
-    slows one node, shows it being named with score, threshold, detection mode and the seconds since
-    the slowdown, and lets it recover. Only the signals of the nodes are simulated; Fleet, the wire,
-    the agents and their decisions are the real ones. The exit status is 0 only if the right node
-    was named and no other.
+    The command starts Fleet and simulated nodes as real processes on loopback. In the scenario
+    `rank` they run a training job of 64 ranks. One GPU becomes slow, and its rank is named with
+    node, collective, class, what the job loses, price and next step. The other scenarios slow a
+    whole node, which is named by its health score, and let it recover. Only what the nodes measure
+    is simulated; Fleet, the wire, the agents and their decisions are the real ones. The exit
+    status is 0 only if the right one was named and nobody else in the whole run.
 
     With --scenario inference, three replicas of a simulated engine serve on loopback. The real
     agent finds them and reads their metrics pages; one of them hangs, another becomes slow.
@@ -137,10 +137,17 @@ def command(
         from ingero.cli.commands.demo_inference import play_inference
 
         return play_inference(as_json, say)
-    names = [f"gpu-node-{i:02d}" for i in range(1, nodes + 1)]
+    if with_echo and scenario == "rank":  # Echo is asked for a slow node
+        scenario = "sudden"
+    is_job = scenario == "rank"
+    names = [f"gpu-node-{i:02d}" for i in range(1, (nodes or (8 if is_job else 5)) + 1)]
     chosen = straggler or names[min(2, len(names) - 1)]
     if chosen not in names:
         raise click.UsageError(f"--straggler {chosen}: the nodes are {names[0]} … {names[-1]}")
+    if is_job:
+        from ingero.cli.commands import demo_job
+
+        return demo_job.play(names, chosen, keep, as_json)
     return _run(
         names, DemoRun(chosen, push_interval, asks_echo=with_echo), scenario, keep, as_json, say
     )

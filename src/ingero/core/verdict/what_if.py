@@ -73,12 +73,16 @@ def most_lost(
         rate = 1 / period if period else float(rows.recent_stalls[index] / rows.recent_steps[index])
         lost_s = excess * rate * typical
         return lost_s / max(_step_s(rows.span_s[cohort]), typical + lost_s)
-    advance = float(advance_effect(rows, np.array([index]))[0])
-    if advance > -math.inf:  # what the job waits for this member alone
-        return float(np.clip(advance, 0.0, 1.0))
     blamed = _blamed(rows, cohort)
-    pace_s = registry.slowest_model_s(index)
-    return loss_share(own, rows.span_s[cohort], blamed, pace_s) * _part(own, blamed)
+    by_own_time = loss_share(
+        own, rows.span_s[cohort], blamed, registry.slowest_model_s(index)
+    ) * _part(own, blamed)
+    # What the job waits for this member alone, at the one place where it waits most. The waits of a
+    # step add up where peers do not compute meanwhile; then their own time does not fall.
+    advance = float(advance_effect(rows, np.array([index]))[0])
+    if rows.hidden[index] > 0 and advance > -math.inf:
+        return float(np.clip(advance, 0.0, 1.0))
+    return float(np.clip(max(advance, by_own_time), 0.0, 1.0))
 
 
 def part_of_loss(rows: MemberRows, index: int, peers: Index) -> float:

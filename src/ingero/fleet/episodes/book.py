@@ -43,12 +43,12 @@ class EpisodeCounters:
 class EpisodeBook:
     """Fed by the service with every push and tick; `now_s` is Unix time that never steps back."""
 
-    def __init__(self, rates: bytes = b"", max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, preamble: bytes = b"", max_bytes: int = MAX_BYTES) -> None:
         self.episodes: dict[str, Episode] = {}  # the oldest first
         self.counters = EpisodeCounters()
         self.changed: set[str] = set()  # episodes to be written to disk
         self.removed: set[str] = set()  # episodes to be deleted from disk
-        self._rates, self.max_bytes = rates, max_bytes
+        self._preamble, self.max_bytes = preamble, max_bytes
         self._open: dict[str, Segment] = {}  # by cluster
         self._kept: list[Segment] = []  # the oldest first
         self._last_s = 0.0
@@ -118,7 +118,7 @@ class EpisodeBook:
 
     def join(self, segments: list[Segment]) -> bytes:
         """Return the recording of these segments; this takes a while, so call it in a thread."""
-        return join_segments(self._rates, segments)
+        return join_segments(self._preamble, segments)
 
     def unpacked(self) -> list[Segment]:
         """Return the closed segments that are not packed yet; pack them in a thread."""

@@ -12,7 +12,7 @@ import msgspec
 
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
-from ingero.storage.input_log import MAGIC, PUSH, RATES, STATE, TICK, VERDICT, encode_frame
+from ingero.storage.input_log import MAGIC, PUSH, STATE, TICK, VERDICT, encode_frame
 
 if TYPE_CHECKING:
     from ingero.fleet.cluster_verdicts import ClusterVerdicts
@@ -90,7 +90,7 @@ class Segment:
             yield encode_frame(kind, at_s, self.cluster, plain)
 
 
-def join_segments(rates: bytes, segments: list[Segment]) -> bytes:
+def join_segments(preamble: bytes, segments: list[Segment]) -> bytes:
     """Return one recording of several segments, as `ingero replay` reads it."""
     frames = (zlib.decompress(segment.pack()) for segment in segments)
-    return b"".join([MAGIC, encode_frame(RATES, 0.0, "", rates), *frames])
+    return b"".join([MAGIC, preamble, *frames])

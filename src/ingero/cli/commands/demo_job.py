@@ -1,0 +1,196 @@
+"""`ingero demo`: a simulated training job of 64 ranks, one of which becomes slow."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ingero.cli.show.table import coloured, print_json
+from ingero.cli.show.verdicts import loss_text
+from ingero.contract.fleet_api import ClusterStatus, NodeStatus
+from ingero.contract.verdict import Verdict, VerdictState
+from ingero.errors import IngeroError, Unavailable
+
+RANKS_PER_NODE = 8
+EXCESS = 0.15  # more GPU time of the slow rank
+POLL_S = 0.25
+TIMEOUT_S = 120.0  # for each of: learning, naming
+NEXT = """
+Next:
+  ingero demo --keep                      look around on the page and with `ingero status`
+  ingero demo --scenario sudden           a slow node, found by its health score
+  ingero demo --scenario fleet-outage     agents without Fleet
+  ingero demo --no-gpu incident           why a node is slow, on one machine"""
+Cluster = ClusterStatus[NodeStatus]
+
+
+@dataclass
+class JobDemo:
+    """The course of the demo; `others` are all ranks and nodes that were wrongly named."""
+
+    node: str
+    rank: int
+    ranks: int
+    learned_s: float | None = None
+    named_after_s: float | None = None
+    verdict: Verdict | None = None
+    others: set[str] = field(default_factory=set)
+    looks: int = 0
+
+    @property
+    def is_right(self) -> bool:
+        return self.named_after_s is not None and not self.others
+
+    def look(self, cluster: Cluster) -> None:
+        """Note everybody who is named now. The whole run is watched, not only its end."""
+        self.looks += 1
+        for verdict in cluster.verdicts:
+            if verdict.state is VerdictState.STRAGGLER and verdict.rank != self.rank:
+                self.others.add(f"rank {verdict.rank} on {verdict.node}")
+        self.others |= {node.node_id for node in cluster.nodes if node.straggler}
+
+
+def play(names: list[str], slow_node: str, keep: bool, as_json: bool) -> int:
+    """Run the demo; the exit status is 0 if the slow rank was named and nobody else."""
+    from ingero.sim.cluster import DemoCluster
+
+    say = _say_aside if as_json else _say
+    ranks = len(names) * RANKS_PER_NODE
+    rank = names.index(slow_node) * RANKS_PER_NODE + 3
+    run = JobDemo(slow_node, rank, ranks)
+    say(f"starting Fleet and a simulated job of {ranks} ranks on {len(names)} nodes")
+    say("(simulated: what the nodes measure; real: agents, wire, Fleet and its verdicts.")
+    say(" Ranks are judged after 20 seconds instead of 60.)\n")
+    began_s = time.monotonic()
+    with DemoCluster(names, ranks_per_node=RANKS_PER_NODE) as cluster:
+        try:
+            _learn(cluster, run, began_s, say)
+            _slow(cluster, run, say)
+        except IngeroError as error:
+            say(f"the demo could not be finished: {error}")
+        if as_json:
+            print_json(_result(run))
+        else:
+            _conclude(run)
+        if keep:
+            url = f"http://{cluster.addresses['threshold']}"
+            say(f"\nstill running: open {url}/ or try `ingero status --fleet {url}`")
+            say("Ctrl-C ends it")
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    time.sleep(3600)
+    return 0 if run.is_right else 1
+
+
+def _learn(cluster: Any, run: JobDemo, began_s: float, say: Callable[[str], None]) -> None:
+    """Wait until all ranks are judged, with a line of progress on a terminal."""
+
+    def judged(seen: Cluster) -> bool:
+        _progress(f"learning what is normal: {time.monotonic() - began_s:.0f} s")
+        return seen.ranks.judged >= run.ranks
+
+    _wait(cluster, run, judged)
+    _progress("")
+    run.learned_s = time.monotonic() - began_s
+    say(f"{run.learned_s:5.1f} s  {run.ranks} ranks are judged, nobody is slow")
+
+
+def _slow(cluster: Any, run: JobDemo, say: Callable[[str], None]) -> None:
+    """Slow one rank, and show what is said about it."""
+    at_s = cluster.slow_rank(run.rank, EXCESS)
+    say(f"\n         the GPU of rank {run.rank} on {run.node} now takes {EXCESS:.0%} longer")
+    named = _wait(cluster, run, lambda seen: _verdict(seen, run.rank) is not None)
+    run.named_after_s = time.time() - at_s
+    run.verdict = _verdict(named, run.rank)
+    assert run.verdict is not None
+    for line in _told(run.verdict, run.named_after_s):
+        say(line)
+
+
+def _verdict(seen: Cluster, rank: int) -> Verdict | None:
+    for verdict in seen.verdicts:
+        if verdict.state is VerdictState.STRAGGLER and verdict.rank == rank:
+            return verdict
+    return None
+
+
+def _wait(cluster: Any, run: JobDemo, condition: Callable[[Cluster], bool]) -> Cluster:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        cluster.check_alive()
+        seen: Cluster | None = cluster.judged()
+        if seen is not None:
+            run.look(seen)
+            if condition(seen):
+                return seen
+        time.sleep(POLL_S)
+    raise Unavailable(f"the expected state was not reached within {TIMEOUT_S:g} s")
+
+
+def _told(verdict: Verdict, after_s: float) -> list[str]:
+    """Return the verdict as lines: who, where, why, what it costs, what to do."""
+    from ingero.sim.job import BUCKETS, JOB
+
+    price = verdict.usd_per_hour
+    bound = "at most " if verdict.at_most else ""
+    cost = "unknown" if price is None else f"{bound}${price:,.2f} per hour"
+    size = " + ".join(f"{each >> 20}" for each in BUCKETS)
+    who = coloured(f"rank {verdict.rank} on {verdict.node} is slow", "31;1")
+    rows = (
+        ("job", f"{verdict.job or JOB}, loses {loss_text(verdict)} of its time"),
+        ("class", verdict.cause_class.value),
+        ("collective", f"AllReduce ({size} MiB per step), where all other ranks wait for it"),
+        ("evidence", verdict.evidence),
+        ("cost", cost),
+        ("next", verdict.next_step),
+    )
+    return [f"T+{after_s:4.1f} s  {who}", *(f"         {name:<11}{text}" for name, text in rows)]
+
+
+def _conclude(run: JobDemo) -> None:
+    if run.is_right:
+        print(
+            coloured(
+                f"\nRank {run.rank} on {run.node} was named {run.named_after_s:.1f} s after it "
+                f"slowed down, and nobody else in the whole run ({run.looks} looks).",
+                "32",
+            )
+        )
+    else:
+        wrong = f"wrongly named: {', '.join(sorted(run.others))}" if run.others else "not named"
+        print(coloured(f"\nThe demo failed: {wrong}.", "31;1"))
+    print(NEXT)
+
+
+def _result(run: JobDemo) -> dict[str, Any]:
+    verdict = run.verdict
+    return {
+        "ok": run.is_right,
+        "scenario": "rank",
+        "node": run.node,
+        "rank": run.rank,
+        "ranks": run.ranks,
+        "learned_after_s": None if run.learned_s is None else round(run.learned_s, 2),
+        "named_after_s": None if run.named_after_s is None else round(run.named_after_s, 2),
+        "class": None if verdict is None else verdict.cause_class.value,
+        "loss": None if verdict is None else verdict.loss,
+        "at_most": None if verdict is None else verdict.at_most,
+        "usd_per_hour": None if verdict is None else verdict.usd_per_hour,
+        "next": None if verdict is None else verdict.next_step,
+        "wrongly_named": sorted(run.others),
+    }
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _say_aside(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
