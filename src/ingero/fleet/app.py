@@ -118,10 +118,8 @@ class FleetService:
         self.live = LiveHub(self.processor, self.verdicts)
         preamble = encode_preamble(rates, policy)
         self.episodes = EpisodeBook(preamble)
-        state_dir = verdict.state_dir
-        self.episode_files = EpisodeFiles(
-            self.episodes, None if state_dir is None else state_dir / "episodes"
-        )
+        kept_in = None if verdict.state_dir is None else verdict.state_dir / "episodes"
+        self.episode_files = EpisodeFiles(self.episodes, kept_in)
         self.alerts = self._build_alerts()
         self._inputs: InputLog | None = None
         if verdict.record_inputs is not None:

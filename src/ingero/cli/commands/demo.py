@@ -132,25 +132,25 @@ def command(
         from ingero.cli.commands.demo_incident import play
 
         return play(no_gpu, as_json, seed)
-    say = _quiet if as_json else _say
     if scenario == "inference":
         from ingero.cli.commands.demo_inference import play_inference
 
-        return play_inference(as_json, say)
-    if with_echo and scenario == "rank":  # Echo is asked for a slow node
-        scenario = "sudden"
-    is_job = scenario == "rank"
-    names = [f"gpu-node-{i:02d}" for i in range(1, (nodes or (8 if is_job else 5)) + 1)]
-    chosen = straggler or names[min(2, len(names) - 1)]
+        return play_inference(as_json, _quiet if as_json else _say)
+    scenario = "sudden" if with_echo and scenario == "rank" else scenario  # Echo names nodes
+    names = _names(nodes or (8 if scenario == "rank" else 5))
+    chosen = straggler or names[2]
     if chosen not in names:
         raise click.UsageError(f"--straggler {chosen}: the nodes are {names[0]} … {names[-1]}")
-    if is_job:
-        from ingero.cli.commands import demo_job
+    if scenario == "rank":
+        from ingero.cli.commands.demo_job import play_job
 
-        return demo_job.play(names, chosen, keep, as_json)
-    return _run(
-        names, DemoRun(chosen, push_interval, asks_echo=with_echo), scenario, keep, as_json, say
-    )
+        return play_job(names, chosen, keep, as_json)
+    run = DemoRun(chosen, push_interval, asks_echo=with_echo)
+    return _run(names, run, scenario, keep, as_json, _quiet if as_json else _say)
+
+
+def _names(nodes: int) -> list[str]:
+    return [f"gpu-node-{number:02d}" for number in range(1, nodes + 1)]
 
 
 def _run(

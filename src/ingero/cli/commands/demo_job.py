@@ -52,7 +52,7 @@ class JobDemo:
         self.others |= {node.node_id for node in cluster.nodes if node.straggler}
 
 
-def play(names: list[str], slow_node: str, keep: bool, as_json: bool) -> int:
+def play_job(names: list[str], slow_node: str, keep: bool, as_json: bool) -> int:
     """Run the demo; the exit status is 0 if the slow rank was named and nobody else."""
     from ingero.sim.cluster import DemoCluster
 

@@ -16,7 +16,7 @@ _COLOURS = {
     VerdictState.SUSPECT: "#b8860b", VerdictState.STRAGGLER: "#c62828",
     VerdictState.LATE: "#8d6e63", VerdictState.RECOVERING: "#2e7d32",
     VerdictState.RESOLVED: "#607d8b", VerdictState.FLEET_EVENT: "#6a1b9a",
-    VerdictState.NOT_SURE: "#616161",
+    VerdictState.NOT_SURE: "#616161", VerdictState.OVERLOADED: "#ef6c00",
 }  # fmt: skip
 _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
