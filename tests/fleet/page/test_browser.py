@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def job() -> Iterator[PageFleet]:
     """A job of 16 ranks on 48 nodes, in which rank 11 was just named."""
-    with PageFleet(nodes=128, ranks=16) as fleet:
+    with PageFleet(nodes=48, ranks=16) as fleet:
         fleet.name_slow(11)
         yield fleet
 
