@@ -24,6 +24,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _LOG_CALLS = ("log.", "print", "warn")
+_LARGE = 1000  # one more makes no difference to a number like a billion: it is doubled
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def _other_values(value: object) -> Iterator[object]:
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int | float):
-        yield value + 1
+        yield value + 1 if abs(value) < _LARGE else 2 * value
     elif isinstance(value, str) and value and " " not in value:
         yield f"XX{value}"
 

@@ -12,6 +12,7 @@ from tests.mutation.rooms import ROOMS, ROOT, SOURCE, Room, lower_bound
 
 TEXT = '''"""A module."""
 LIMIT = 3
+NANOSECONDS = 1e9
 
 
 def is_high(value: int, strict: bool = True) -> bool:
@@ -22,6 +23,7 @@ def is_high(value: int, strict: bool = True) -> bool:
 '''
 CHANGES = {
     "module 3 -> 4",
+    "module 1000000000.0 -> 2000000000.0",
     "is_high True -> False",
     "is_high value < 0 -> value <= 0",
     "is_high 0 -> 1",
@@ -39,6 +41,7 @@ def test_every_kind_of_change_is_made_once_and_sentences_are_left_alone(tmp_path
     assert len({ast.unparse(mutant.tree()) for mutant in found}) == len(CHANGES)
     assert [mutant.change for mutant in found if not mutant.is_inside] == [
         "3 -> 4",
+        "1000000000.0 -> 2000000000.0",
         "True -> False",
     ]
     (tmp_path / "m.py").write_text(f"import os\n\n{TEXT}")

@@ -62,7 +62,14 @@ def test_the_heavier_of_two_stretches_counts() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "length", "is_found"),
-    [(1000, 199, False), (1000, 200, True), (100, 49, False), (100, 50, True), (20, 15, False)],
+    [
+        (1000, 199, False),
+        (1000, 200, True),
+        (100, 49, False),
+        (100, 50, True),
+        (20, 15, False),
+        (20, 16, True),
+    ],
 )
 def test_a_short_stretch_is_a_hiccup(steps: int, length: int, is_found: bool) -> None:
     """200 steps last, or half of a short recording, but never fewer than 16."""
