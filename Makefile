@@ -56,6 +56,7 @@ surface: $(READY) ## record the public surface: names, fields, commands, metrics
 .PHONY: lock
 lock: ## pin all dependencies again, with hashes and without index addresses
 	uv pip compile --quiet --universal --extra dev --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links tests/fuzz/requirements.in -o tests/fuzz/requirements.lock
 
 .PHONY: clean
 clean: ## remove everything that set-up and tests created
@@ -95,7 +96,7 @@ SECONDS ?= 60
 FUZZ = $(filter-out __main__ test_targets,$(basename $(notdir $(wildcard tests/fuzz/*.py))))
 .PHONY: fuzz
 fuzz: $(READY) ## run every fuzz target, guided by coverage; SECONDS=n each
-	@$(BIN)/python -c "import atheris" 2>/dev/null || VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet "atheris>=2.3"
+	@$(BIN)/python -c "import atheris" 2>/dev/null || VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --require-hashes -r tests/fuzz/requirements.lock
 	@failed=; for target in $(FUZZ); do echo "$$target"; $(BIN)/python -m tests.fuzz $$target $(SECONDS) || failed="$$failed $$target"; done; \
 	test -z "$$failed" || { echo "found something:$$failed (see .cache/fuzz)" >&2; exit 1; }
 

@@ -1,8 +1,9 @@
 """`python -m tests.fuzz TARGET SECONDS`: run one target, guided by coverage.
 
-Needs atheris, the extra `fuzz`. A target is a module in this folder with a function
-`fuzz(data: bytes)` that raises for a finding; its corpus is the folder `corpus/TARGET`. What is
-found is kept in `.cache/fuzz`: it belongs into the corpus, together with its fix.
+Needs atheris, which `make fuzz` installs from requirements.lock of this folder. A target is a
+module in this folder with a function `fuzz(data: bytes)` that raises for a finding; its corpus is
+the folder `corpus/TARGET`. What is found is kept in `.cache/fuzz`: it belongs into the corpus,
+together with its fix.
 """
 
 import importlib

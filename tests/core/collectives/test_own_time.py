@@ -5,13 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis.strategies import integers, lists
 from tests.support.shared_data import shared
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.live_steps import LiveSteps, StepTimes
-from ingero.core.collectives.own_time import find_cycle, own_segments
+from ingero.core.collectives.own_time import own_segments
 from ingero.core.collectives.step_search import LEARN_AFTER
 
 MS = 1_000_000
@@ -38,15 +36,6 @@ def test_own_time_splits_into_busy_and_idle_by_the_enqueue() -> None:
 def test_overlapping_collectives_are_not_counted_twice() -> None:
     segments = own_segments(one_rank([(0, 0, 100), (0, 20, 40), (0, 130, 140)]))
     assert np.allclose(segments.own_s[1:], [0.0, 0.030])
-
-
-@given(pattern=lists(integers(0, 4), min_size=1, max_size=12), turns=integers(6, 20))
-def test_the_cycle_repeats_the_sequence(pattern: list[int], turns: int) -> None:
-    sequence = np.array(pattern * turns)
-    shortest = next(
-        n for n in range(1, len(pattern) + 1) if np.array_equal(sequence[n:], sequence[:-n])
-    )
-    assert find_cycle(sequence) == shortest
 
 
 def load_csv(path: Path) -> Collectives:

@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import Collectives, Floats, Ints
 
-MIN_CYCLES = 3  # a repeating pattern must occur this often
-CYCLE_AGREEMENT = 0.9  # share of rows that must repeat after one cycle
-
 
 @dataclass(frozen=True, slots=True)
 class OwnSegments:
@@ -54,23 +51,3 @@ def _previous_latest_end(end: Ints, first: NDArray[np.bool_]) -> Ints:
     for begin, stop in itertools.pairwise([*np.flatnonzero(first).tolist(), len(end)]):
         np.maximum.accumulate(end[begin:stop], out=latest[begin:stop])
     return np.concatenate((end[:1], latest[:-1]))
-
-
-def find_cycle(signature: NDArray[np.intp]) -> int:
-    """Return the length of the shortest pattern that the sequence repeats; 1 if there is none."""
-    counts = np.bincount(signature)
-    seen = np.flatnonzero(counts >= MIN_CYCLES)
-    if not len(seen) or len(signature) < 2 * MIN_CYCLES:
-        return 1
-    rarest = seen[np.argmin(counts[seen])]
-    places = np.flatnonzero(signature == rarest)
-    for gaps in range(1, min(8, len(places) - 1) + 1):  # it may occur several times in a cycle
-        candidate = int(np.median(places[gaps:] - places[:-gaps]))
-        if candidate * MIN_CYCLES > len(signature):
-            break
-        if (
-            candidate
-            and np.mean(signature[candidate:] == signature[:-candidate]) >= CYCLE_AGREEMENT
-        ):
-            return candidate
-    return 1
