@@ -5,6 +5,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -20,7 +21,7 @@ from ingero.errors import TooLarge, Unavailable
 from ingero.transport.access import Access, Denied
 from ingero.transport.admission import Admission, AdmittedApp
 from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER, Key, TokenScope
-from ingero.transport.connections import ConnectionRoom
+from ingero.transport.connections import ConnectionRoom, Handshake, TlsAcceptor
 from ingero.transport.listen import bound_address, plain_peer
 
 KEEP_ALIVE_S = 75  # agents push every 5 to 60 s and should not pay a handshake each time
@@ -117,6 +118,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     request_timeout_s = REQUEST_S
     room: ConnectionRoom  # of the service, set by the listener
+    handshake: Handshake | None = None  # how an encrypted connection began
     _timeout: asyncio.TimerHandle | None = None
     _head_bytes = 0  # since the request began, or since the last piece of its body
 
@@ -125,7 +127,7 @@ class TimedProtocol(HttpToolsProtocol):
         if self.client is not None:
             self.client = (plain_peer(self.client[0]), self.client[1])
         self._start_timeout()
-        self.room.enter(self._address(), transport)
+        self.room.enter(self._address(), transport, instead_of=self.handshake)
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
@@ -222,23 +224,37 @@ class HttpListener:
             timeout_graceful_shutdown=int(DRAIN_S),
         )
         config.load()
-        config.ssl = tls
         self.listener = listener
         self.address = bound_address(listener)
         self._server = _QuietServer(config)
+        self._tls = TlsAcceptor(listener, tls, admission.connections) if tls is not None else None
+        self._make = partial(own_protocol, config, self._server.server_state, {})
         self._task: asyncio.Task[None] | None = None
+        self._accepting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Accept connections; return once the socket is served."""
-        self._task = asyncio.create_task(self._server.serve(sockets=[self.listener]))
+        plain = [self.listener] if self._tls is None else []
+        self._task = asyncio.create_task(self._server.serve(sockets=plain))
         while not self._server.started:
             if self._task.done():
                 self._task.result()
                 raise Unavailable(f"the listener on {self.address} ended before it started")
             await asyncio.sleep(0.005)
+        if self._tls is not None:
+            self._accepting = asyncio.create_task(self._tls.run(self._secured))
+
+    def _secured(self, handshake: Handshake) -> TimedProtocol:
+        protocol: TimedProtocol = self._make()
+        protocol.handshake = handshake
+        return protocol
 
     async def stop(self) -> None:
         """Stop accepting, let running requests finish, then close what remains."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+            self.listener.close()
         self._server.should_exit = True
         if self._task is not None:
             await self._task
