@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.support.replayed_rings import Replayed, replay
+from tests.support.replayed_rings import Replayed, Said, replay
 from tests.support.ring_recordings import Recording, find_recordings
 from tests.support.shared_data import shared
 
@@ -47,9 +47,19 @@ def healthy(job: str) -> tuple[Replayed, Received]:
     return result, received
 
 
+@cache
+def slow_gpu() -> Replayed:
+    return replay(recorded("ddp", "rank_6_gpu_6p"), nodes=2)
+
+
+def named_in(result: Replayed) -> list[Said]:
+    return [each for each in result.said if each.verdict.state is VerdictState.STRAGGLER]
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_nobody_is_named_in_a_healthy_job(job: str) -> None:
-    """F067: and every record of the rings is read."""
+    """F067: and every record of the rings is read. A slow rank would be named."""
+    assert {each.verdict.rank for each in named_in(slow_gpu())} == {6}
     result, _ = healthy(job)
     read = sum(agent.counters.records["nccl-plugin"] for agent in result.agents)
     assert read == sum(len(rank.records) for rank in result.recording.ranks)
@@ -85,9 +95,8 @@ def test_stages_of_a_pipeline_become_roles() -> None:
 
 def test_a_slow_gpu_in_an_overlapping_job_is_named_with_what_the_job_loses() -> None:
     """F067: rank 6 has 6 % more GPU work; its steps take 41.6 ms instead of 39.1."""
-    recording = recorded("ddp", "rank_6_gpu_6p")
-    result = replay(recording, nodes=2)
-    named = [each for each in result.said if each.verdict.state is VerdictState.STRAGGLER]
+    result = slow_gpu()
+    recording, named = result.recording, named_in(result)
     assert {each.verdict.rank for each in named} == {6}
     fault_s = recording.fault_start_s
     assert fault_s is not None and 0 < named[0].at_s - fault_s <= 12

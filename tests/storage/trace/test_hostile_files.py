@@ -1,6 +1,7 @@
 """Trace files made to harm the reader: endless views under our names, invalid text."""
 
 import os
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -172,6 +173,82 @@ def test_a_page_lost_to_the_disk_is_a_sentence(
         assert run(command) == 0 or str(path) in capsys.readouterr().err or command[0] == "query", (
             command
         )
+
+
+SCHEMAS = {
+    "a generated column of a gigabyte": [
+        "ALTER TABLE events ADD COLUMN huge AS (zeroblob(900000000))",
+        "ALTER TABLE causal_chains ADD COLUMN huge AS (hex(zeroblob(400000000)))",
+    ],
+    "generated columns in place of ours": [
+        "ALTER TABLE events DROP COLUMN gpu_id",
+        "ALTER TABLE events ADD COLUMN gpu_id AS (length(zeroblob(900000000)))",
+    ],
+    "triggers named like our tables": [
+        f"CREATE TRIGGER {name}_t AFTER {verb} ON events BEGIN DELETE FROM sessions; END"
+        for name, verb in (("events", "INSERT"), ("sessions", "UPDATE"), ("merge", "DELETE"))
+    ],
+    "an index over an expression that is slow": [
+        "CREATE INDEX slow ON events (length(printf('%.9000000c', 'x')))"
+    ],
+    "a virtual table beside ours": ["CREATE VIRTUAL TABLE extra USING fts5(node)"],
+    "a virtual table in place of ours": [
+        "DROP TABLE process_names",
+        "CREATE VIRTUAL TABLE process_names USING fts5(pid, name, seen_at)",
+    ],
+    "temporary names and odd quotes": [
+        'CREATE TABLE "events; DROP TABLE events" (a)',
+        'CREATE TABLE "sqlite\x1b[31m" (a)',
+        "CREATE TABLE [events'--] (a)",
+    ],
+    "two thousand tables": [f"CREATE TABLE t{n} (a)" for n in range(2000)],
+    "views upon views": [
+        "CREATE VIEW v0 AS SELECT 1 AS a",
+        *(f"CREATE VIEW v{n} AS SELECT a FROM v{n - 1} UNION SELECT 2" for n in range(1, 60)),
+    ],
+}
+
+
+@pytest.mark.parametrize("statements", SCHEMAS.values(), ids=SCHEMAS)
+def test_hostile_schemas_end_in_an_answer_or_in_a_sentence(
+    tmp_path: Path, statements: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path / "a.db", *statements)
+    before, peak = path.read_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for command in commands(path, tmp_path / "out"):
+        status, said = run(command), capsys.readouterr()
+        is_slow = status == 1 and command[0] == "explain" and "Root cause" in said.out
+        assert status == 0 or is_slow or "ingero" in said.err, command
+        assert "\x1b" not in said.out + said.err
+    assert path.read_bytes() == before
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 200 << 10  # KiB
+
+
+HEADERS = {
+    "four billion pages": (28, b"\xff\xff\xff\xfe"),
+    "pages of 64 KiB": (16, b"\x00\x01"),
+    "pages of one byte": (16, b"\x00\x00"),
+    "reserved bytes": (20, b"\xff"),
+    "a free list without end": (32, b"\x00\x00\x00\x02\xff\xff\xff\xff"),
+    "a schema of the future": (44, b"\x00\x00\x00\xff"),
+    "another encoding of text": (56, b"\x00\x00\x00\x02"),
+    "a write version of the future": (18, b"\x09\x09"),
+    "a write-ahead log": (18, b"\x02\x02"),
+}
+
+
+@pytest.mark.parametrize("offset, value", HEADERS.values(), ids=HEADERS)
+def test_hostile_headers_end_in_an_answer_or_in_a_sentence(
+    tmp_path: Path, offset: int, value: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = database(tmp_path / "a.db")
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(value)] = value
+    path.write_bytes(content)
+    for command in commands(path, tmp_path / "out"):
+        status, said = run(command), capsys.readouterr()
+        assert status == 0 or "ingero" in said.err, command
+        assert "Traceback" not in said.err
 
 
 ON_READ_ONLY_MEDIA = """
