@@ -209,11 +209,11 @@ def _keeps_peers_waiting(rows: MemberRows) -> Mask:
     """Tell which suspects arrive at collectives no earlier than their peers.
 
     A rank that arrives earlier than its peers keeps nobody waiting, however slow it is. Where
-    lateness is not measured, the answer is yes.
+    lateness is not measured, the answer is yes; so it is for stalls, since most steps have none.
     """
     size = rows.size
     late = rows.lateness_s[:size]
-    known = ~np.isnan(late)
+    known = ~np.isnan(late) & (rows.channel[:size] != STALL)
     awaited = np.ones(size, bool)
     if not known.any():
         return awaited

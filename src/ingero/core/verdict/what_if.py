@@ -25,6 +25,7 @@ from ingero.core.verdict.table import (
     MemberRows,
 )
 
+LEAST_ADVANCE = 0.001  # of a step: with less, the job waits for a whole group of ranks with it
 HIDDEN_MIN = 0.07  # own times vary by this much from batch to batch
 
 
@@ -80,8 +81,8 @@ def most_lost(
     # What the job waits for this member alone, at the one place where it waits most. The waits of a
     # step add up where peers do not compute meanwhile; then their own time does not fall.
     advance = float(advance_effect(rows, np.array([index]))[0])
-    if rows.hidden[index] > 0 and advance > -math.inf:
-        return float(np.clip(advance, 0.0, 1.0))
+    if rows.hidden[index] > 0 and advance > LEAST_ADVANCE:
+        return float(min(advance, 1.0))
     return float(np.clip(max(advance, by_own_time), 0.0, 1.0))
 
 

@@ -1,0 +1,34 @@
+"""Simulated jobs of random shape through agent and Fleet: the slow rank, its class and the loss."""
+
+import pytest
+from tests.support.random_jobs import draw_job
+from tests.support.simulated_job import Fault, simulate
+from tests.support.simulated_live import watch
+
+from ingero.contract.verdict import CauseClass
+
+CALM_S, SLOW_S = 50.0, 13.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "fault", "cause"),
+    [
+        ("experts", 5, Fault(3, gpu=0.08), CauseClass.COMPUTE),
+        ("accumulation", 5, Fault(1, host_s=0.012), CauseClass.HOST),
+    ],
+)
+def test_the_slow_rank_is_named_with_class_and_loss(
+    kind: str, seed: int, fault: Fault, cause: CauseClass
+) -> None:
+    """F067: nobody else is named, before or after, and the headline is what the job measures."""
+    drawn = draw_job(kind, seed)
+    pace_s = simulate(drawn.shape, 60, noise=drawn.noise, seed=seed).pace_s(20)
+    first, steps = int(CALM_S / pace_s), int((CALM_S + SLOW_S) / pace_s)
+    slow = Fault(fault.rank, gpu=fault.gpu, host_s=fault.host_s, first=first)
+    job = simulate(drawn.shape, steps, [slow], noise=drawn.noise, seed=seed)
+    named = watch(job, nodes=2).named()
+    assert {verdict.rank for _, verdict in named} == {fault.rank}
+    assert 0 < named[0][0] - job.seconds(first) <= 12
+    assert {verdict.cause_class for _, verdict in named} == {cause}
+    loss, truth = named[-1][1].loss, job.loss(first)
+    assert loss is not None and loss == pytest.approx(truth, abs=max(0.015, 0.25 * truth))
