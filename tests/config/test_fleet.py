@@ -6,8 +6,10 @@ import pytest
 from tests.support.shared_data import SHARED, shared
 
 from ingero.config.fleet import FleetConfig
+from ingero.config.fleet_processor import VerdictConfig
 from ingero.config.loader import load_file, load_text, to_mapping
 from ingero.core.health.threshold import ThresholdPolicy
+from ingero.core.verdict.policy import VerdictPolicy
 from ingero.errors import ConfigError
 from ingero.transport.tls import is_loopback
 
@@ -45,7 +47,11 @@ def test_shipped_configuration_is_the_plain_one_with_certificates_and_tokens() -
         if not is_loopback(listener.endpoint):
             assert listener.tls is not None, listener.key
             assert listener.token_file is not None, listener.key
-    assert _without_secrets(to_mapping(secured)) == to_mapping(load_file(FleetConfig, SHIPPED))
+    plain = load_file(FleetConfig, SHIPPED)
+    # with a token, other machines may scrape Fleet's own metrics
+    assert plain.service.telemetry.metrics.address == "127.0.0.1:8888"
+    text = json.dumps(to_mapping(plain)).replace("127.0.0.1:8888", "0.0.0.0:8888")
+    assert _without_secrets(to_mapping(secured)) == json.loads(text)
 
 
 def _without_secrets(mapping: dict[str, object]) -> dict[str, object]:
@@ -182,3 +188,7 @@ def test_the_pipeline_beside_a_collector_is_a_valid_configuration() -> None:
     assert printed is not None
     config = load(printed[1])
     assert config.service.pipelines.metrics.exporters == ("prometheus", "otlp/collector")
+
+
+def test_the_length_of_a_baseline_is_that_of_the_engine() -> None:
+    assert VerdictConfig().warmup_samples == VerdictPolicy().warmup_samples

@@ -188,3 +188,14 @@ def test_a_kept_certificate_is_no_authority_and_earlier_ones_are_replaced(tmp_pa
     kept.cert.write_bytes(earlier.public_bytes(serialization.Encoding.PEM))
     assert kept_certificate(tmp_path, ["localhost"]).replaced is not None
     assert kept_certificate(tmp_path, ["localhost"]).replaced is None
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    (folder / ".lock").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"):
+        kept_certificate(folder, ["localhost"])
+    assert target.read_text() == "kept"

@@ -42,7 +42,7 @@ class VerdictConfig:
         "and metrics.",
     )
     warmup_samples: int = setting(
-        60,  # as `VerdictPolicy`, which needs numpy; commands that only read settings do without
+        30,  # as `VerdictPolicy`, which needs numpy; commands that only read settings do without
         range=(20, 240),
         help="Samples of about a second from which a rank's baseline is learned; fewer name a slow "
         "rank sooner after the start of a job, and need a larger slowdown.",

@@ -35,7 +35,7 @@ WARMUP_SAMPLES: Final = 5
 POLL_S: Final = 0.1
 STOP_S: Final = 10.0
 SLOW_AHEAD_S: Final = 1.5  # all nodes have read the control file by then
-LEARNING_SAMPLES: Final = 20  # of a rank; 60 in production
+LEARNING_SAMPLES: Final = 20  # of a rank; 30 in production
 _STATUS = fleet_api.Status[fleet_api.NodeStatus]
 # flag of ingero-fleet -> name under which it reports the address
 _LISTENERS: Final = {

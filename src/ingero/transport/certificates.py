@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import fcntl
 import ipaddress
+import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -198,6 +199,10 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 @contextlib.contextmanager
 def _only_one(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Let one process at a time create a certificate. A link in place of the lock is an error."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)

@@ -62,7 +62,7 @@ def play_job(names: list[str], slow_node: str, keep: bool, as_json: bool) -> int
     run = JobDemo(slow_node, rank, ranks)
     say(f"starting Fleet and a simulated job of {ranks} ranks on {len(names)} nodes")
     say("(simulated: what the nodes measure; real: agents, wire, Fleet and its verdicts.")
-    say(" Ranks are judged after 20 seconds instead of 60.)\n")
+    say(" Ranks are judged after 20 seconds instead of 30.)\n")
     began_s = time.monotonic()
     with DemoCluster(names, ranks_per_node=RANKS_PER_NODE) as cluster:
         try:
