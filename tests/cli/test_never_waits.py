@@ -19,7 +19,7 @@ COMMANDS = {
     "export": ["export", "--format", "perfetto", "-d", "FILE", "-o", "out.json"],
     "ask": ["ask", "get_trace_stats", "--db", "FILE"],
     "rates": ["rates", "check", "FILE"],
-    "push": ["fleet-push", "--fleet-endpoint", "http://127.0.0.1:9", "--replay", "FILE"],
+    "push": "fleet-push --fleet-endpoint http://[::1]:9 --fleet-cluster-id c --replay FILE".split(),
 }
 
 

@@ -20,7 +20,7 @@ from ingero.echo.control import ask_running, control_path
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
 from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreError, StoreLocked, TooLarge
-from ingero.storage.events.migrate import migrate
+from ingero.storage.events.migrate import SCHEMA_VERSION, migrate
 from ingero.storage.journal.frames import list_segments
 from ingero.storage.journal.writer import JournalWriter
 
@@ -231,7 +231,8 @@ async def test_a_database_that_is_not_ours_stops_the_start_with_the_reason(tmp_p
     newer.execute("UPDATE meta SET value = 99 WHERE key = 'schema_version'")
     newer.close()
     with pytest.raises(
-        StoreError, match="schema version 99, this program supports 3; use a newer ingero-echo"
+        StoreError,
+        match=f"schema version 99, this program supports {SCHEMA_VERSION}; use a newer ingero-echo",
     ):
         await Engine(settings(tmp_path)).start()
 

@@ -21,6 +21,9 @@ FROM (SELECT range, make_timestamp(range * 1000000) AS ts, range % 3 = 0 AS own,
   AS node FROM range({_ROWS}));
 INSERT INTO nccl_ops (seq, idx, cluster_id, node_id, op_type, bytes)
   SELECT seq, 0, cluster_id, node_id, node_id, seq FROM events;
+INSERT INTO nccl_ops (seq, idx, cluster_id, node_id, comm_id_hash, comm_seq, op_type, nranks)
+  SELECT seq, 1, cluster_id, node_id, cluster_id, 0, 'AllReduce', 2
+  FROM events WHERE seq IN (1, 2, 3, 6);
 INSERT INTO verdicts (seq, idx, cluster_id, node_id, evidence)
   SELECT seq, 0, cluster_id, node_id, node_id FROM events LIMIT 50;
 INSERT INTO causal_chains (seq, idx, cluster_id, node_id, summary)

@@ -33,20 +33,22 @@ def start_child(
     *,
     output: Path | None = None,
     errors: Path | None = None,
+    takes_input: bool = False,
     follows_parent: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start a child that appends its output and errors to these files.
 
     Without a file for the output, the caller reads it from `stdout`; without a file for the errors,
-    they go where those of this process go. `follows_parent` must not be used once this process has
-    threads.
+    they go where those of this process go. With `takes_input` the caller writes to `stdin`.
+    `follows_parent` must not be used once this process has threads.
     """
     log = errors.open("ab") if errors else None
     out = output.open("ab") if output else None
     try:
         return subprocess.Popen(
             command,
+            stdin=subprocess.PIPE if takes_input else None,
             stdout=out or subprocess.PIPE,
             stderr=log,
             env=environment,

@@ -286,7 +286,7 @@ def test_the_newest_snapshots_are_kept_when_there_are_too_many(
 def test_chains_that_are_left_out_are_reported_as_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_samples(tmp_path)[0]
+    path = write_samples(tmp_path)[-1]  # the merged one has the chains of all nodes
     assert set(client(path).get("/api/v1/chains").json()) == {"chains"}
     monkeypatch.setattr("ingero.storage.trace.node_view.MAX_CHAINS", 1)
     answer = client(path).get("/api/v1/chains").json()

@@ -63,7 +63,7 @@ def test_a_late_host_is_named_with_all_that_is_known() -> None:
         "rank 2: its GPU starts 8.00 ms after the others where that matters most, its host "
         "enqueues +8.00 ms against theirs; it adds 8.00 ms a step",
         "time inside collectives a step: 2.00 ms here, 10.00 ms at the others, who wait",
-        "the other 3 ranks are within 0.0% of their role",
+        "lateness of the other 3 ranks: less than 0.1% from the median of their role",
     )
     assert (answer.source, answer.cause, answer.not_sure) == ("a file", CauseClass.HOST, None)
     assert answer.notes == ("partial set: 4 of 6 ranks; missing 4, 5",)
@@ -229,7 +229,7 @@ def test_a_slow_gpu_of_a_job_with_many_communicators_is_priced_by_a_replay() -> 
     assert answer.evidence == (
         "rank 6: own time 12.07 ms a step, +19.9% ±0.4% over 7 peers",
         "time inside collectives a step: 0.50 ms here, 2.50 ms at the others, who wait",
-        "the other 7 ranks are within 0.0% of their role",
+        "own times of the other 7 ranks: less than 0.1% from the median of their role",
     )
     assert answer.heat is not None
     assert answer.heat.values[6] == pytest.approx(1.2, abs=0.005)

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ingero.children.process import module_command, start_child
 from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, render
 
 _PR_SET_NAME: Final = 15
@@ -99,12 +99,7 @@ def _handler(engine: SimulatedEngine) -> type[BaseHTTPRequestHandler]:
 
 def serve(model: str, port: int) -> None:
     """Serve until standard input ends; the first line of output names port and worker."""
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "ingero.sim.inference.engine", "work"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    worker = start_child(module_command("ingero.sim.inference.engine", "work"), takes_input=True)
     assert worker.stdin is not None
     assert worker.stdout is not None
     engine = SimulatedEngine(model)

@@ -12,7 +12,7 @@ from typing import Self
 
 import msgspec
 
-from ingero.children.process import stop_children, wait_for_line
+from ingero.children.process import start_child, stop_children, wait_for_line
 from ingero.errors import Unavailable
 from ingero.sim.inference.engine import Load
 
@@ -47,12 +47,8 @@ class EngineProcess:
         """Start the server and its worker."""
         script = self.folder / "vllm"  # what a real vLLM is started by, and found by
         script.write_text(_SCRIPT)
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), "serve", self.model, "--port", str(self.port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, str(script), "serve", self.model, "--port", str(self.port)]
+        self._process = start_child(command, takes_input=True)
         line = wait_for_line(self._process)
         if not line:
             raise Unavailable("a simulated engine did not start")
