@@ -105,7 +105,7 @@ def command(
 
     The command starts Fleet and simulated nodes as real processes on loopback. In the scenario
     `rank` they run a training job of 64 ranks. One GPU becomes slow, and its rank is named with
-    node, collective, class, what the job loses, price and next step. The other scenarios slow a
+    node, class, what the job loses, price and next step. The other scenarios slow a
     whole node, which is named by its health score, and let it recover. Only what the nodes measure
     is simulated; Fleet, the wire, the agents and their decisions are the real ones. The exit
     status is 0 only if the right one was named and nobody else in the whole run.

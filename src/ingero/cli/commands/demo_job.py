@@ -131,17 +131,13 @@ def _wait(cluster: Any, run: JobDemo, condition: Callable[[Cluster], bool]) -> C
 
 def _told(verdict: Verdict, after_s: float) -> list[str]:
     """Return the verdict as lines: who, where, why, what it costs, what to do."""
-    from ingero.sim.job import BUCKETS, JOB
-
     price = verdict.usd_per_hour
     bound = "at most " if verdict.at_most else ""
     cost = "unknown" if price is None else f"{bound}${price:,.2f} per hour"
-    size = " + ".join(f"{each >> 20}" for each in BUCKETS)
     who = coloured(f"rank {verdict.rank} on {verdict.node} is slow", "31;1")
     rows = (
-        ("job", f"{verdict.job or JOB}, loses {loss_text(verdict)} of its time"),
+        ("job", f"{verdict.job}, loses {loss_text(verdict)} of its time"),
         ("class", verdict.cause_class.value),
-        ("collective", f"AllReduce ({size} MiB per step), where all other ranks wait for it"),
         ("evidence", verdict.evidence),
         ("cost", cost),
         ("next", verdict.next_step),
