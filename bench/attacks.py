@@ -34,7 +34,7 @@ MIB = 1 << 20
 WATCHED = """
 import asyncio, importlib, os, runpy, signal, sys, time
 module, gaps, *sys.argv[1:] = sys.argv[1:]
-app = importlib.import_module("ingero.fleet.app" if "fleet" in module else "ingero.echo.app")
+app = importlib.import_module("ingero.fleet.serve" if "fleet" in module else "ingero.echo.app")
 served = app.serve
 try:  # ahead of other programs, as on a machine that has nothing else to do
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))

@@ -47,8 +47,8 @@ from ingero.fleet.page.cluster_view import summary_fields
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import NodeRow
-from ingero.fleet.silence_api import silence_routes
-from ingero.fleet.silences import Silences
+from ingero.fleet.silences.api import silence_routes
+from ingero.fleet.silences.book import Silences
 from ingero.fleet.verdicts import VerdictService
 from ingero.transport.access import Access
 from ingero.transport.bearer import TokenScope

@@ -2,10 +2,7 @@
 
 import asyncio
 import contextlib
-import ctypes
-import gc
 import logging
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,34 +11,26 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 
 from ingero.config.fleet import FleetConfig
-from ingero.config.fleet_exporters import (
-    ForwardExporterConfig,
-)
 from ingero.config.providers import load_providers
 from ingero.config.rates import load_rates
 from ingero.contract.exposition import render
-from ingero.contract.measurements.engines import is_of_engines
 from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest
-from ingero.contract.verdict import Verdict, encode_one
 from ingero.contract.verdict_otlp import encode_verdict_logs
-from ingero.core.verdict.policy import VerdictPolicy
-from ingero.errors import ConfigError, IngeroError
+from ingero.errors import IngeroError
 from ingero.fleet.alerts.metrics import alert_families
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.causes.metrics import cause_families
 from ingero.fleet.engines.metrics import engine_families
-from ingero.fleet.episodes.book import EpisodeBook
-from ingero.fleet.episodes.files import EpisodeFiles
 from ingero.fleet.episodes.metrics import episode_families
-from ingero.fleet.episodes.preamble import encode_preamble
 from ingero.fleet.episodes.routes import episode_routes
-from ingero.fleet.exporters import FleetExporters, build_backend
+from ingero.fleet.exporters import FleetExporters
 from ingero.fleet.forward import Forwarder
+from ingero.fleet.judgement import Judgement
 from ingero.fleet.limits.api import limit_routes
-from ingero.fleet.listeners import FleetListeners, ListenerSecrets
+from ingero.fleet.listeners import FleetListeners
 from ingero.fleet.metrics import (
     certificate_families,
     cluster_families,
@@ -56,16 +45,12 @@ from ingero.fleet.page.routes import live_routes
 from ingero.fleet.pricing.gpus import GpuPrices
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver
-from ingero.fleet.silences import Silences
 from ingero.fleet.verdict_metrics import job_families, verdict_families
-from ingero.fleet.verdicts import VerdictService
-from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.access import Access
-from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.otlp.server_http import push_protocol
 
 if TYPE_CHECKING:
-    from ingero.fleet.alerts.service import AlertService
+    pass
 
 TICK_S = 1.0
 log = logging.getLogger(__name__)
@@ -106,42 +91,20 @@ class FleetService:
         self._tasks: list[asyncio.Task[None]] = []
         # verdicts carry Unix time, computed so that it never steps back
         self.unix_offset_s = time.time() - time.monotonic()
-        rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
+        rates = load_rates(settings.verdict.rates_file)
         self._prices = GpuPrices(rates)
-        policy = VerdictPolicy(warmup_samples=verdict.warmup_samples)
-        self.verdicts = VerdictService(
-            rates,
-            policy,
-            max_clusters=settings.max_clusters,
-            silences=Silences(verdict.silences_file),
-        )
+        self.judgement = Judgement(config, rates)
+        self.verdicts, self.episodes = self.judgement.verdicts, self.judgement.episodes
         self.live = LiveHub(self.processor, self.verdicts)
-        preamble = encode_preamble(rates, policy)
-        self.episodes = EpisodeBook(preamble)
-        kept_in = None if verdict.state_dir is None else verdict.state_dir / "episodes"
-        self.episode_files = EpisodeFiles(self.episodes, kept_in)
-        self.alerts = self._build_alerts()
-        self._inputs: InputLog | None = None
-        if verdict.record_inputs is not None:
-            self._inputs = InputLog(verdict.record_inputs, preamble, verdict.record_max_bytes)
-        if verdict.enabled:
+        if settings.verdict.enabled:
             self.processor.on_measurements = self._measured
             self.receiver.verdict_texts = self.verdicts.texts
             self.receiver.ask_texts = self.verdicts.causes.texts
 
-    def _build_alerts(self) -> "AlertService | None":
-        if not self.config.alerts.targets:
-            return None
-        # HTTP clients, which only a Fleet with targets needs
-        from ingero.fleet.alerts.service import AlertService  # noqa: PLC0415 - see above
-
-        state_dir = self.config.processors.ingero.verdict.state_dir
-        return AlertService(self.config.alerts, state_dir, time.time())
-
     async def start(self) -> None:
         """Bind every listener and serve; raise IngeroError and leave nothing open."""
         try:
-            self.episode_files.load()
+            self.judgement.episode_files.load()
             self.receiver.sinks = self.exporters.build(self.config)
             await self._open_listeners()
         except BaseException:
@@ -152,8 +115,7 @@ class FleetService:
             asyncio.create_task(self._tick_forever()),
             asyncio.create_task(self._report_forever()),
         ]
-        if self.alerts is not None:
-            self.alerts.start()
+        self.judgement.start()
         self._ready = True
         self._listeners.warn()
         log.info("fleet_started", extra=self.addresses)
@@ -203,7 +165,7 @@ class FleetService:
             await asyncio.sleep(self._tick_s)
             try:
                 self.tick(time.monotonic())
-                await self.episode_files.settle()
+                await self.judgement.episode_files.settle()
             except Exception:  # one failed tick must not stop all later ones
                 self.failed_ticks += 1
                 log.exception("tick_failed")
@@ -217,55 +179,18 @@ class FleetService:
     def _measured(
         self, request: MetricsRequest, cluster: str, now_s: float, address: str | None
     ) -> None:
-        at_s = now_s + self.unix_offset_s
-        self._record(PUSH, at_s, cluster, lambda: encode_protobuf(request))
-        if not is_of_engines(request):
-            is_first = cluster not in self.verdicts.clusters
-            self.episodes.push(request, cluster, at_s, is_first=is_first)
-        self.verdicts.take(request, cluster, at_s)
-        self.verdicts.causes.take(request, cluster, at_s)
-
-    def _record(
-        self, kind: str, at_s: float, cluster: str = "", body: Callable[[], bytes] = bytes
-    ) -> None:
-        if self._inputs is None:
-            return
-        try:
-            self._inputs.write(kind, at_s, cluster, body())
-        except OSError as error:
-            self._inputs = None
-            log.error("recording_stopped", extra={"why": str(error)})
+        self.judgement.take(request, cluster, now_s + self.unix_offset_s)
 
     def tick(self, now_s: float) -> None:
         """Recompute thresholds and verdicts; `now_s` is monotonic time."""
         self.receiver.second_passed()
         self.processor.tick(now_s)
-        changed = self._judge(now_s + self.unix_offset_s)
+        changed = self.judgement.tick(now_s + self.unix_offset_s)
+        if changed:
+            body = encode_protobuf(encode_verdict_logs(changed, time.time_ns()))
+            for sink in self.receiver.sinks.get(LogsRequest, ()):
+                sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
         self.live.tick(changed, self._moment(now_s))
-
-    def _judge(self, now_s: float) -> list[tuple[str, Verdict]]:
-        """Run one tick of the verdict engines; log, export and return what changed."""
-        self._record(TICK, now_s)
-        changed = self.verdicts.tick(now_s)
-        encoded = [encode_one(verdict) for _, verdict in changed]
-        for (cluster, _), body in zip(changed, encoded, strict=True):
-            self._record(VERDICT, now_s, cluster, lambda body=body: body)  # type: ignore[misc]  # a default argument binds the loop's value
-        self.episodes.tick(self.verdicts, changed, encoded, now_s)
-        changed = self.verdicts.with_causes(changed, now_s)
-        self.episodes.note(changed, now_s)
-        if self.alerts is not None:
-            self.alerts.step(self.verdicts.open_verdicts(), now_s)
-        if not changed:
-            return []
-        for cluster, verdict in changed:
-            log.info(
-                "verdict",
-                extra={"cluster": cluster, "node": verdict.node, "state": str(verdict.state)},
-            )
-        body = encode_protobuf(encode_verdict_logs(changed, time.time_ns()))
-        for sink in self.receiver.sinks.get(LogsRequest, ()):
-            sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
-        return changed
 
     async def _report_forever(self) -> None:
         """Export Fleet's own series to where received metrics are forwarded."""
@@ -286,10 +211,10 @@ class FleetService:
             + certificate_families(self._listeners)
             + cause_families(self.verdicts)
             + engine_families(self.verdicts.engines)
-            + recording_families(self._inputs)
+            + recording_families(self.judgement.inputs)
             + live_families(self.live)
-            + episode_families(self.episodes, self.episode_files)
-            + alert_families(self.alerts)
+            + episode_families(self.episodes, self.judgement.episode_files)
+            + alert_families(self.judgement.alerts)
             + service_families(
                 self.receiver,
                 self._listeners,
@@ -325,71 +250,5 @@ class FleetService:
         await self._listeners.drain()
         await self.exporters.stop()
         await self._listeners.close()
-        if self.alerts is not None:
-            await self.alerts.stop()
-        self.episodes.end()
-        await self.episode_files.settle()
-        if self._inputs is not None:
-            self._inputs.close()
+        await self.judgement.stop()
         log.info("fleet_stopped")
-
-
-def check_files(config: FleetConfig) -> None:
-    """Read every file that a start would read; raise ConfigError with the key of a wrong one."""
-    verdict = config.processors.ingero.verdict
-    needed: list[tuple[str, Callable[[], object]]] = [
-        ("processors.ingero.verdict.rates_file", lambda: load_rates(verdict.rates_file)),
-        (
-            "processors.ingero.verdict.providers_file",
-            lambda: load_providers(verdict.providers_file),
-        ),
-        *(
-            (listener.key, partial(ListenerSecrets.read, listener))
-            for listener in config.listeners()
-        ),
-        *(
-            (f"exporters.{name}", partial(build_backend, name, exporter))
-            for name, exporter in config.exporters.items()
-            if isinstance(exporter, ForwardExporterConfig)
-        ),
-        *(
-            (f"alerts.targets.{name}", target.check)
-            for name, target in config.alerts.targets.items()
-        ),
-    ]
-    for key, read in needed:
-        try:
-            read()
-        except IngeroError as error:
-            raise ConfigError(f"{key}: {error}") from None
-
-
-def _return_freed_memory() -> None:
-    """Give the kernel back what the start took and does not need any more."""
-    gc.collect()
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):  # glibc only
-        libc.malloc_trim(0)
-
-
-async def serve(
-    config: FleetConfig,
-    on_started: Callable[[FleetService], None],
-    reread: Callable[[], FleetConfig] | None = None,
-) -> None:
-    """Run until SIGTERM or SIGINT; reload on SIGHUP, with `reread` also the limits."""
-    raise_file_limit()
-    service = FleetService(config)
-    service.reread = reread
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, service.reload)
-    await service.start()
-    _return_freed_memory()
-    gc.freeze()  # objects of the start stay alive, so the collector need not scan them
-    gc.set_threshold(20_000, 5, 200)  # no ordinary run scans more than 100,000 objects
-    on_started(service)
-    await stopping.wait()
-    await service.stop()

@@ -15,7 +15,7 @@ from ingero.contract.verdict import Verdict, encode_verdicts
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.fleet.causes.book import CauseBook
 from ingero.fleet.engines.book import EngineBook
-from ingero.fleet.silences import Silences
+from ingero.fleet.silences.book import Silences
 
 if TYPE_CHECKING:
     from ingero.core.verdict.members import Member

@@ -170,8 +170,8 @@ async def test_a_slow_rank_of_a_running_fleet_is_told_once_and_its_end_once() ->
             world = EpisodeWorld(fleet, start_s=time.time() - 280)
             for _ in range(28):
                 world.run(10)
-                assert fleet.alerts is not None
-                await fleet.alerts.deliver(world.at_s)
+                assert fleet.judgement.alerts is not None
+                await fleet.judgement.alerts.deliver(world.at_s)
         first, last = (body for _, _, body in sink.requests)
         assert first["commonLabels"]["node_id"] == last["commonLabels"]["node_id"] == "n5"
         assert (first["status"], last["status"]) == ("firing", "resolved")

@@ -127,7 +127,7 @@ async def test_inputs_stay_within_their_limit_and_what_is_dropped_is_counted() -
             assert fleet.episodes.size_bytes <= 400_000
         counters = fleet.episodes.counters
         assert counters.dropped_no_room > 0
-        page = render(episode_families(fleet.episodes, fleet.episode_files)).decode()
+        page = render(episode_families(fleet.episodes, fleet.judgement.episode_files)).decode()
         assert "ingero_fleet_episodes 1" in page
         dropped = "ingero_fleet_episode_inputs_dropped_total"
         assert f'{dropped}{{reason="no_room"}} {counters.dropped_no_room}' in page

@@ -57,7 +57,7 @@ def fleet(
         return 0
     require_files(config)
     if check:
-        from ingero.fleet.app import check_files
+        from ingero.fleet.serve import check_files
 
         check_files(config)
         name = str(path or "the built-in configuration")
@@ -107,7 +107,7 @@ def _serve(
     config: FleetConfig, reread: Callable[[], FleetConfig], as_json: bool, log_level: str
 ) -> int:
     from ingero.cli.foreground import run_service
-    from ingero.fleet.app import serve
+    from ingero.fleet.serve import serve
 
     return run_service(
         "ingero-fleet",

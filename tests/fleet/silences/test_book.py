@@ -18,7 +18,7 @@ from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.contract.verdict import VerdictState, decode_verdicts
 from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.errors import ConfigError, StoreError, Unavailable
-from ingero.fleet.silences import MAX_SILENCES, Silences
+from ingero.fleet.silences.book import MAX_SILENCES, Silences
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictService
 

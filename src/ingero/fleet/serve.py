@@ -1,0 +1,79 @@
+"""`ingero-fleet serve`: check what a start would read, run until a signal, reload on SIGHUP."""
+
+import asyncio
+import ctypes
+import gc
+import signal
+from collections.abc import Callable
+from functools import partial
+
+from ingero.config.fleet import FleetConfig
+from ingero.config.fleet_exporters import ForwardExporterConfig
+from ingero.config.providers import load_providers
+from ingero.config.rates import load_rates
+from ingero.errors import ConfigError, IngeroError
+from ingero.fleet.app import FleetService
+from ingero.fleet.exporters import build_backend
+from ingero.fleet.listeners import ListenerSecrets
+from ingero.transport.file_limit import raise_file_limit
+
+
+def check_files(config: FleetConfig) -> None:
+    """Read every file that a start would read; raise ConfigError with the key of a wrong one."""
+    verdict = config.processors.ingero.verdict
+    needed: list[tuple[str, Callable[[], object]]] = [
+        ("processors.ingero.verdict.rates_file", lambda: load_rates(verdict.rates_file)),
+        (
+            "processors.ingero.verdict.providers_file",
+            lambda: load_providers(verdict.providers_file),
+        ),
+        *(
+            (listener.key, partial(ListenerSecrets.read, listener))
+            for listener in config.listeners()
+        ),
+        *(
+            (f"exporters.{name}", partial(build_backend, name, exporter))
+            for name, exporter in config.exporters.items()
+            if isinstance(exporter, ForwardExporterConfig)
+        ),
+        *(
+            (f"alerts.targets.{name}", target.check)
+            for name, target in config.alerts.targets.items()
+        ),
+    ]
+    for key, read in needed:
+        try:
+            read()
+        except IngeroError as error:
+            raise ConfigError(f"{key}: {error}") from None
+
+
+def _return_freed_memory() -> None:
+    """Give the kernel back what the start took and does not need any more."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # glibc only
+        libc.malloc_trim(0)
+
+
+async def serve(
+    config: FleetConfig,
+    on_started: Callable[[FleetService], None],
+    reread: Callable[[], FleetConfig] | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT; reload on SIGHUP, with `reread` also the limits."""
+    raise_file_limit()
+    service = FleetService(config)
+    service.reread = reread
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, service.reload)
+    await service.start()
+    _return_freed_memory()
+    gc.freeze()  # objects of the start stay alive, so the collector need not scan them
+    gc.set_threshold(20_000, 5, 200)  # no ordinary run scans more than 100,000 objects
+    on_started(service)
+    await stopping.wait()
+    await service.stop()
