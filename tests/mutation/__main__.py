@@ -1,9 +1,13 @@
 """`make mutants` changes the source a little, many times, and counts how often a test notices.
 
-    python -m tests.mutation --room health --minutes 10
+    python -m tests.mutation --room health --minutes 10 --resume
 
 Prints the share of killed mutants of each room with its lower bound, and lists the survivors.
 `accepted.txt` holds survivors that are no gap, each with its reason.
+
+What was tried is kept in `.cache/mutants`, by the content of the changed file. With `--resume`,
+killed mutants are not tried again, so that a busy machine can do a room in slices; survivors are
+tried again with the tests of today, after those that were never tried.
 """
 
 import argparse
@@ -14,6 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.mutation.kept import Kept
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.rooms import ROOMS, ROOT, SOURCE, Room, lower_bound
 from tests.mutation.trial import OPTIONS, Trials
@@ -31,6 +36,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--resume", action="store_true", help="go on where the last run ended")
     parser.add_argument("--killers", action="store_true", help="print which test noticed what")
     given = parser.parse_args()
     rooms = [room for room in ROOMS if given.room is None or room.name in given.room]
@@ -50,6 +56,7 @@ def command(room: Room, given: argparse.Namespace) -> list[str]:
     ]
     options += [f"--sample={given.sample}"] if given.sample else []
     options += ["--killers"] if given.killers else []
+    options += ["--resume"] if given.resume else []
     return [sys.executable, "-m", "tests.mutation", "--room", room.name, *options]
 
 
@@ -57,8 +64,10 @@ def try_room(room: Room, given: argparse.Namespace) -> bool:
     """Try the mutants of one room; return whether enough were killed."""
     began_s = time.monotonic()
     chosen = sample(room, given.seed, given.sample or room.sample, given.only)
-    trials = Trials(room, chosen, began_s + 60 * given.minutes, given.workers)
-    pytest.main([*OPTIONS, *room.test_paths()], plugins=[trials])
+    kept = Kept.of(room, is_resumed=given.resume)
+    trials = Trials(room, kept, chosen, began_s + 60 * given.minutes, given.workers)
+    if trials.mutants:
+        pytest.main([*OPTIONS, *room.test_paths()], plugins=[trials])
     is_enough = report(trials, len(chosen), time.monotonic() - began_s)
     for mutant, test in trials.killed.items() if given.killers else ():
         print(f"  killed: {mutant.name}  ({test})")

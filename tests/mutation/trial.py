@@ -12,7 +12,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
+from tests.mutation.kept import Kept
 from tests.mutation.lines import Measured, Tracer, is_reached, measure
 from tests.mutation.mutants import Mutant
 from tests.mutation.patch import exchange_functions, functions_by_file, import_again
@@ -34,7 +34,7 @@ OPTIONS = (
 )  # fmt: skip
 _MOST_MEMORY = 6 << 30
 _KILLED = 1
-_CLONE_NEWNS = 0x20000
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 1 << 14, 1 << 18
 
 
 @dataclass
@@ -42,11 +42,20 @@ class Trials:
     """Tries mutants with the tests that pytest has collected, a few at the same time."""
 
     room: Room
+    kept: Kept
     mutants: list[Mutant]
     end_s: float
     workers: int
     killed: dict[Mutant, str] = field(default_factory=dict)  # with the test that noticed
     survived: list[Mutant] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Take over what is known from before: the killed, and survivors that nobody tries."""
+        outcomes = {mutant: self.kept.outcome(mutant) for mutant in self.mutants}
+        self.killed = {mutant: test for mutant, test in outcomes.items() if test}
+        before = [mutant for mutant, test in outcomes.items() if test == ""]
+        untried = [mutant for mutant, test in outcomes.items() if test is None]
+        self.mutants, self._before = untried + before, set(before)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         left_out = self.room.without
@@ -78,6 +87,8 @@ class Trials:
             self._functions = functions_by_file()
             gc.freeze()  # a fork then copies less
             self._try_all()
+            tried = {*self.killed, *self.survived}
+            self.survived += [mutant for mutant in self._before if mutant not in tried]
         return True
 
     def _try_all(self) -> None:
@@ -92,7 +103,7 @@ class Trials:
                 if tests:
                     running[self._fork(mutant, tests)] = mutant
                 else:
-                    self.survived.append(mutant)
+                    self._survives(mutant)
             if not running:
                 return
             pid, status = os.wait()
@@ -148,12 +159,20 @@ class Trials:
         last = (folder / "last").read_text() if (folder / "last").exists() else "import"
         shutil.rmtree(folder, ignore_errors=True)
         if os.WIFSIGNALED(status):
-            self.killed[mutant] = f"time or memory limit in {last}"
+            self._dies(mutant, f"time or memory limit in {last}")
         elif os.WEXITSTATUS(status) == _KILLED:
-            self.killed[mutant] = last
+            self._dies(mutant, last)
             self._noticed[mutant.file, last] += 1
         else:
-            self.survived.append(mutant)
+            self._survives(mutant)
+
+    def _dies(self, mutant: Mutant, test: str) -> None:
+        self.killed[mutant] = test
+        self.kept.add(mutant, test)
+
+    def _survives(self, mutant: Mutant) -> None:
+        self.survived.append(mutant)
+        self.kept.add(mutant, "")
 
 
 class Noting:
@@ -218,8 +237,9 @@ def silence(folder: Path) -> None:
 
 def keep_mounts_private() -> None:
     """Let what tests mount end with this process, which may end in the middle of a test."""
-    if os.geteuid() == 0 and ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0:
-        subprocess.run(["mount", "--make-rprivate", "/"], check=False, capture_output=True)
+    libc = ctypes.CDLL(None)
+    if os.geteuid() == 0 and libc.unshare(_CLONE_NEWNS) == 0:
+        libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None)
 
 
 def limit(usual_s: float) -> None:

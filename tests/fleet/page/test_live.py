@@ -213,7 +213,8 @@ async def test_a_reload_and_the_end_of_fleet_end_streams() -> None:
 
 async def test_one_stream_too_many_is_refused_with_a_sentence() -> None:
     async with running() as fleet:
-        streams = [fleet.live.open(ALL, None, None, Moment(0, 0)) for _ in range(MAX_STREAMS)]
+        now, here = Moment(0, 0), "127.0.0.1"
+        streams = [fleet.live.open(ALL, None, None, now, here) for _ in range(MAX_STREAMS)]
         assert None not in streams
         url = f"http://{fleet.addresses['threshold']}/api/v1/live"
         async with aiohttp.ClientSession() as session, session.get(url) as reply:

@@ -8,6 +8,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -32,11 +33,13 @@ from ingero.core.causes.next_steps import NEXT_STEPS
 
 MAX_RANKS: Final = 65_536  # whose signals are kept; the oldest are dropped
 MAX_EPISODES: Final = 1024  # that are asked about
-MAX_PEERS: Final = 512  # whose signals make a median
+MAX_PEERS: Final = 512  # whose signals make a median: those that are known for longest
+MAX_SHOWN: Final = 16  # ranks of a node that are compared at once
 FRESH_S: Final = 30.0  # signals are older when an agent stopped
 ASKED_S: Final = 30.0  # then an ask is given up and a new one may follow
 AGAIN_S: Final = 20.0  # after "unknown", before the next ask
 MAX_ASKS: Final = 5  # of an episode
+MAX_NEW: Final = 16  # asks that are made in one tick, each of which compares many ranks
 KEPT_S: Final = 120.0  # what is known about an episode after its end
 UNKNOWN_TEXT: Final = "unknown: nothing that was looked at sets this rank apart"
 _ASKED: Final = frozenset(
@@ -90,9 +93,10 @@ class CauseBook:
         self.texts: dict[tuple[str, str], str] = {}
         self.counters = CauseCounters()
         self._ranks: OrderedDict[RankKey, _Rank] = OrderedDict()
-        self._jobs: dict[tuple[str, str | None], set[RankKey]] = {}
+        self._jobs: dict[tuple[str, str | None], dict[RankKey, _Rank]] = {}
         self._episodes: OrderedDict[EpisodeKey, _Episode] = OrderedDict()
         self._fresh: set[EpisodeKey] = set()
+        self._new = 0  # asks of this tick
 
     def take(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
         """Take the signals and answers of one push."""
@@ -114,6 +118,7 @@ class CauseBook:
     def tick(self, verdicts: Iterable[tuple[str, Verdict]], now_s: float) -> list[EpisodeKey]:
         """Decide what is asked now; return the episodes with a new cause."""
         by_node: dict[tuple[str, str], list[Ask]] = {}
+        self._new = 0
         for cluster, verdict in verdicts:
             if verdict.node and verdict.state in _ASKED:
                 ask = self._ask(cluster, verdict, now_s)
@@ -148,13 +153,17 @@ class CauseBook:
         self, cluster: str, node: str, now_s: float
     ) -> list[tuple[int | None, str, float, PeerValue]]:
         """Return (rank, signal, own value, peers) of the ranks of a node, while they are fresh."""
+        fresh = (
+            (key, one)
+            for key, one in self._ranks.items()
+            if key[:2] == (cluster, node) and now_s - one.at_s <= FRESH_S
+        )
         found = []
-        for key, one in self._ranks.items():
-            if key[:2] == (cluster, node) and now_s - one.at_s <= FRESH_S:
-                peers = self._peers(key, now_s)
-                for signal, value in zip(_ORDER, one.values.tolist(), strict=True):
-                    if signal in peers and not math.isnan(value):
-                        found.append((key[3], str(signal), value, peers[signal]))
+        for key, one in islice(fresh, MAX_SHOWN):
+            peers = self._peers(key, now_s)
+            for signal, value in zip(_ORDER, one.values.tolist(), strict=True):
+                if signal in peers and not math.isnan(value):
+                    found.append((key[3], str(signal), value, peers[signal]))
         return found
 
     def _ask(self, cluster: str, verdict: Verdict, now_s: float) -> Ask | None:
@@ -162,7 +171,7 @@ class CauseBook:
         key = (cluster, verdict.episode)
         kept = self._episodes.get(key)
         if kept is None:
-            if len(self._episodes) >= MAX_EPISODES:
+            if len(self._episodes) >= MAX_EPISODES or self._new >= MAX_NEW:
                 return None
             ask = self._new_ask(cluster, verdict, 1, now_s)
             self._episodes[key] = _Episode(verdict.node, ask, now_s, now_s)
@@ -171,7 +180,8 @@ class CauseBook:
         if kept.is_open and now_s - kept.asked_s <= ASKED_S:
             return kept.ask
         is_found = kept.finding is not None and kept.finding.kind is not CauseKind.UNKNOWN
-        if is_found or kept.ask.number >= MAX_ASKS or now_s - kept.answered_s < AGAIN_S:
+        is_early = now_s - kept.answered_s < AGAIN_S or self._new >= MAX_NEW
+        if is_found or kept.ask.number >= MAX_ASKS or is_early:
             return None
         kept.ask = self._new_ask(cluster, verdict, kept.ask.number + 1, now_s)
         kept.asked_s, kept.is_open = now_s, True
@@ -179,6 +189,7 @@ class CauseBook:
 
     def _new_ask(self, cluster: str, verdict: Verdict, number: int, now_s: float) -> Ask:
         self.counters.asks += 1
+        self._new += 1
         key = (cluster, verdict.node, verdict.job, verdict.rank)
         rank = self._ranks.get(key)
         return Ask(
@@ -194,15 +205,14 @@ class CauseBook:
 
     def _peers(self, key: RankKey, now_s: float) -> dict[str, PeerValue]:
         """Return median and spread of each signal over the other ranks of a job."""
-        others = [
-            self._ranks[one]
-            for one in sorted(self._jobs.get((key[0], key[2]), ()), key=str)
-            if one != key and now_s - self._ranks[one].at_s <= FRESH_S
-        ][:MAX_PEERS]
-        found = {}
-        for index, signal in enumerate(_ORDER):
-            values = [float(one.values[index]) for one in others]
-            known = [value for value in values if not math.isnan(value)]
+        job = self._jobs.get((key[0], key[2]), {})
+        fresh = (one for at, one in job.items() if at != key and now_s - one.at_s <= FRESH_S)
+        others = [one.values for one in islice(fresh, MAX_PEERS)]
+        if not others:
+            return {}
+        found, columns = {}, np.stack(others).T
+        for signal, column in zip(_ORDER, columns, strict=True):
+            known = column[~np.isnan(column)].tolist()
             if known:
                 value = summarise(known)
                 found[str(signal)] = PeerValue(
@@ -232,7 +242,7 @@ class CauseBook:
         found = self._ranks.get(key)
         if found is None:
             found = self._ranks[key] = _Rank()
-            self._jobs.setdefault((key[0], key[2]), set()).add(key)
+            self._jobs.setdefault((key[0], key[2]), {})[key] = found
             while len(self._ranks) > MAX_RANKS:
                 self.counters.dropped_ranks += 1
                 self._forget(next(iter(self._ranks)))
@@ -243,7 +253,7 @@ class CauseBook:
     def _forget(self, key: RankKey) -> None:
         del self._ranks[key]
         job = (key[0], key[2])
-        self._jobs[job].discard(key)
+        del self._jobs[job][key]
         if not self._jobs[job]:
             del self._jobs[job]
 

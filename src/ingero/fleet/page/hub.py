@@ -4,9 +4,10 @@ Nothing is encoded while nobody watches; only the episodes of the last day are a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ingero.contract.live import EpisodeAnswer, LiveTick, PeerNotBlamed, encode_message
 from ingero.contract.verdict import Verdict, VerdictState
@@ -17,18 +18,25 @@ from ingero.fleet.processor import FleetProcessor
 from ingero.fleet.verdicts import VerdictService
 from ingero.transport.bearer import Key
 
+if TYPE_CHECKING:
+    from ingero.fleet.page import job_view
+
 MAX_STREAMS: Final = 100
 MAX_WAITING: Final = 5  # ticks that a stream may be behind before it starts over
+PIECE: Final = 1 << 16  # bytes that are written at once; a client that does not read holds no more
 _VERSION: Final = version("ingero")
 
 
 class LiveStream:
-    """One client: what it may see and asked for, and the lines that wait for it."""
+    """One client: what it may see and asked for, and the lines that wait for it.
 
-    def __init__(self, key: Key, cluster: str | None, job: str | None) -> None:
-        self.key, self.cluster, self.job = key, cluster, job
+    `owner` is who opened it: a token, or an address where there are no tokens.
+    """
+
+    def __init__(self, key: Key, cluster: str | None, job: str | None, owner: Hashable) -> None:
+        self.key, self.cluster, self.job, self.owner = key, cluster, job, owner
         self.clusters: frozenset[str] = frozenset()  # whose snapshots it has had
-        self.waiting: list[bytes] = []
+        self.waiting: list[list[bytes]] = []  # of each tick; clients share the lines
         self.is_behind = True
         self.is_over = False
         self.wake = asyncio.Event()
@@ -37,7 +45,7 @@ class LiveStream:
         """Return whether the stream covers a cluster."""
         return self.cluster in (None, cluster) and self.key.may_see(cluster)
 
-    def put(self, lines: bytes) -> None:
+    def put(self, lines: list[bytes]) -> None:
         """Add the lines of a tick; a stream that is too far behind starts over instead."""
         if len(self.waiting) >= MAX_WAITING:
             self.waiting.clear()
@@ -62,56 +70,80 @@ class LiveHub:
         self._snapshots: dict[str, bytes] = {}  # of this tick
         self._strips: dict[str, StepStrip] = {}
         self._last_steps: dict[tuple[str, str], int] = {}  # of watched jobs, as sent
+        self._members: dict[str, Mapping[str | None, job_view.Members]] = {}  # of this tick
         self._now = Moment(0.0, 0.0)
         self.streams: list[LiveStream] = []
         self.opened = 0
-        self.refused = 0
+        self.refused = 0  # also those that were closed to make room
         self.restarted = 0  # streams that fell behind and got a new snapshot
         self.sent_bytes = 0
 
     def open(
-        self, key: Key, cluster: str | None, job: str | None, now: Moment
+        self,
+        key: Key,
+        cluster: str | None,
+        job: str | None,
+        now: Moment,
+        owner: Hashable = None,
     ) -> LiveStream | None:
-        """Add a stream; None where there are too many."""
+        """Add a stream; `leave` must be called at its end. None where there are too many.
+
+        Where it is full, who has most streams loses the oldest one to somebody with fewer.
+        """
         if len(self.streams) >= MAX_STREAMS:
             self.refused += 1
-            return None
+            if not self._make_room(owner):
+                return None
         self.opened += 1
         if not self.streams:  # nobody watched: what views remember is old
             self._views.clear()
             self._snapshots.clear()
+            self._members.clear()
             self._last_steps.clear()
         self._now = max(self._now, now, key=lambda each: each.monotonic_s)
-        stream = LiveStream(key, cluster, job)
+        stream = LiveStream(key, cluster, job, owner)
         stream.wake.set()
         self.streams.append(stream)
         return stream
 
-    async def lines(self, stream: LiveStream) -> AsyncIterator[bytes]:
-        """Yield what a stream is sent, until it or Fleet ends."""
-        is_first = True
-        try:
-            while not stream.is_over:
-                await stream.wake.wait()
-                stream.wake.clear()
-                if stream.is_behind:
-                    stream.is_behind = False
-                    stream.waiting.clear()
-                    self.restarted += not is_first
-                    is_first = False
-                    stream.waiting.append(self._beginning(stream))
-                while stream.waiting and not stream.is_over:
-                    lines = stream.waiting.pop(0)
-                    self.sent_bytes += len(lines)
-                    yield lines
-        finally:
+    def _make_room(self, owner: Hashable) -> bool:
+        count = Counter(stream.owner for stream in self.streams)
+        crowd, most = count.most_common(1)[0]
+        if most <= count[owner] + 1:
+            return False
+        oldest = next(stream for stream in self.streams if stream.owner == crowd)
+        oldest.close()
+        self.leave(oldest)
+        return True
+
+    def leave(self, stream: LiveStream) -> None:
+        """Note that a stream has ended, or that it never began."""
+        if stream in self.streams:
             self.streams.remove(stream)
+
+    async def lines(self, stream: LiveStream) -> AsyncIterator[bytes]:
+        """Yield what a stream is sent, in pieces, until it or Fleet ends."""
+        is_first = True
+        while not stream.is_over:
+            await stream.wake.wait()
+            stream.wake.clear()
+            if stream.is_behind:
+                stream.is_behind = False
+                stream.waiting.clear()
+                self.restarted += not is_first
+                is_first = False
+                stream.waiting.append(self._beginning(stream))
+            while stream.waiting and not stream.is_over:
+                for piece in pieces(stream.waiting.pop(0)):
+                    self.sent_bytes += len(piece)
+                    yield piece
 
     def tick(self, changed: Iterable[tuple[str, Verdict]], now: Moment) -> None:
         """Note what changed, and send every stream what is new."""
         self._follow_episodes(changed, now)
         self._follow_steps()
         self._snapshots.clear()
+        self._members.clear()
         self._now = now
         if not self.streams:
             return
@@ -127,7 +159,7 @@ class LiveHub:
             ]
             stream.clusters = frozenset(wanted)
             lines += [self._job(name, stream.job, jobs, whole=False) for name in wanted]
-            stream.put(b"".join(lines) + self._tick_line(wanted))
+            stream.put([*lines, self._tick_line(wanted)])
 
     def why_not(self, cluster: str, episode: str) -> EpisodeAnswer | None:
         """Return why nobody else is blamed, or was when the verdict fell; None if not known."""
@@ -184,18 +216,16 @@ class LiveHub:
             name for name in sorted(clusters) if any(stream.wants(name) for stream in self.streams)
         ]
 
-    def _beginning(self, stream: LiveStream) -> bytes:
+    def _beginning(self, stream: LiveStream) -> list[bytes]:
         """Return the first lines of a stream: the tick, and a snapshot of each cluster."""
         wanted = [name for name in sorted(self._processor.clusters) if stream.wants(name)]
         stream.clusters = frozenset(wanted)
         jobs: dict[tuple[str, str], bytes] = {}
-        return b"".join(
-            [
-                *(self._snapshot(name) for name in wanted),
-                *(self._job(name, stream.job, jobs, whole=True) for name in wanted),
-                self._tick_line(wanted),
-            ]
-        )
+        return [
+            *(self._snapshot(name) for name in wanted),
+            *(self._job(name, stream.job, jobs, whole=True) for name in wanted),
+            self._tick_line(wanted),
+        ]
 
     def _view(self, name: str) -> ClusterView:
         cluster, view = self._processor.clusters[name], self._views.get(name)
@@ -223,14 +253,27 @@ class LiveHub:
             # loads the verdict engine, which `found` has done already
             from ingero.fleet.page import job_view  # noqa: PLC0415 - see above
 
+            if cluster not in self._members:
+                self._members[cluster] = job_view.members_by_job(found)
+            members = self._members[cluster].get(job, [])
             at, after = self._now.unix_s, None if whole else self._last_steps.get(key)
             strip = self._strips.get(cluster) or StepStrip()
-            last, steps = job_view.encode_steps(found, strip, cluster, job, at, after)
-            if not whole:
+            last, steps = job_view.encode_steps(members, strip, cluster, job, at, after)
+            if not whole and members:
                 self._last_steps[key] = last
-            encoded[key] = job_view.encode_ranks(found, cluster, job, at) + steps
+            encoded[key] = job_view.encode_ranks(found, members, cluster, job, at) + steps
         return encoded[key]
 
     def _tick_line(self, clusters: list[str]) -> bytes:
         tick = LiveTick(at=self._now.unix_s, version=_VERSION, clusters=clusters)
         return encode_message(tick) + b"\n"
+
+
+def pieces(lines: list[bytes]) -> Iterator[bytes]:
+    """Yield what is sent of a tick: small lines together, large ones in parts."""
+    if sum(map(len, lines)) <= PIECE:
+        yield b"".join(lines)
+        return
+    for line in lines:
+        for start in range(0, len(line), PIECE):
+            yield line[start : start + PIECE]

@@ -21,16 +21,30 @@ MAX_RANKS: Final = 1024  # in the picture of steps
 REPEATED: Final = 12  # steps before the new ones that are sent again: some ranks report late
 
 
-def encode_ranks(cluster: "ClusterVerdicts", cluster_id: str, job_id: str, at: float) -> bytes:
+Members = list[tuple[int, str, int]]  # (rank, node, row index); rank -1 where it is not known
+
+
+def members_by_job(cluster: "ClusterVerdicts") -> dict[str | None, Members]:
+    """Return the members of every job, in order of their ranks."""
+    found: dict[str | None, Members] = {}
+    for (node, job, rank), index in cluster.members.items():
+        found.setdefault(job, []).append((-1 if rank is None else rank, node, index))
+    for members in found.values():
+        members.sort()
+    return found
+
+
+def encode_ranks(
+    cluster: "ClusterVerdicts", found: Members, cluster_id: str, job_id: str, at: float
+) -> bytes:
     """Encode every rank of a job, in order of their numbers."""
-    message = LiveRanks(
-        cluster_id=cluster_id, job_id=job_id, at=at, ranks=list_ranks(cluster, job_id)
-    )
+    ranks = list_ranks(cluster, found)
+    message = LiveRanks(cluster_id=cluster_id, job_id=job_id, at=at, ranks=ranks)
     return encode_message(message) + b"\n"
 
 
 def encode_steps(
-    cluster: "ClusterVerdicts",
+    found: Members,
     strip: StepStrip,
     cluster_id: str,
     job_id: str,
@@ -38,7 +52,6 @@ def encode_steps(
     after: int | None,
 ) -> tuple[int, bytes]:
     """Encode the steps of a job after one, and some before it, or all; return the last, too."""
-    found = _members(cluster, job_id)
     shown = [each for each in found if each[0] >= 0][:MAX_RANKS]
     members = np.array([index for _, _, index in shown], np.int64)
     first = None if after is None else after - REPEATED
@@ -58,18 +71,9 @@ def encode_steps(
     return steps[-1], encode_message(message) + b"\n"
 
 
-def _members(cluster: "ClusterVerdicts", job_id: str) -> list[tuple[int, str, int]]:
-    """Return (rank, node, row index) of every member of a job; rank -1 where it is not known."""
-    return sorted(
-        (-1 if key[2] is None else key[2], key[0], index)
-        for key, index in cluster.members.items()
-        if key[1] == job_id
-    )
-
-
-def list_ranks(cluster: "ClusterVerdicts", job_id: str) -> list[LiveRank]:
+def list_ranks(cluster: "ClusterVerdicts", found: Members) -> list[LiveRank]:
     """Return every rank of a job, or node where ranks are not known."""
-    registry, found = cluster.engine.registry, _members(cluster, job_id)
+    registry = cluster.engine.registry
     if not found:
         return []
     rows, at = registry.rows, np.array([index for _, _, index in found])

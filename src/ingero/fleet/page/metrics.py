@@ -11,7 +11,11 @@ def live_families(hub: LiveHub) -> list[Family]:
             "ingero_fleet_live_streams", "Pages and terminals that watch", [((), len(hub.streams))]
         ),
         total("ingero_fleet_live_streams_opened_total", "Live streams opened", hub.opened),
-        total("ingero_fleet_live_refused_total", "Live streams refused: too many", hub.refused),
+        total(
+            "ingero_fleet_live_refused_total",
+            "Live streams refused or closed: too many",
+            hub.refused,
+        ),
         total(
             "ingero_fleet_live_restarted_total",
             "New snapshots for streams that fell behind",

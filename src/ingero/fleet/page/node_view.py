@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ingero.contract import names
-from ingero.contract.live import Compared, NodeAnswer
-from ingero.contract.otlp.body import decode
+from ingero.contract.live import Compared
+from ingero.contract.otlp.body import Encoding, decode
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.core.robust import median_and_mad
 from ingero.errors import MalformedPush, TooLarge
@@ -14,7 +14,11 @@ from ingero.fleet.kept import KeptBody, Key
 from ingero.fleet.verdicts import VerdictService
 
 Bodies = Mapping[Key, KeptBody]  # the last push of each node and kind
+Push = tuple[bytes, Encoding]
+HealthBodies = tuple[Push | None, list[Push]]
 MAX_PEERS: Final = 50  # whose last push is decoded
+MAX_BODY_BYTES: Final = 1 << 14  # of such a push; agents send a tenth
+MAX_JOBS: Final = 16  # of a node
 MAD_TO_SPREAD: Final = 1.4826
 SIGNALS: Final = {
     names.HEALTH_SCORE: "health score",
@@ -25,23 +29,20 @@ SIGNALS: Final = {
 }
 
 
-def beside_peers(
-    cluster: str,
-    node: str,
-    bodies: Iterable[Bodies],
-    verdicts: VerdictService,
-    now_s: float,
-) -> NodeAnswer:
-    """Return every signal of a node that its peers have, too; the largest difference first."""
+def own_signals(cluster: str, node: str, verdicts: VerdictService, now_s: float) -> list[Compared]:
+    """Return the signals of a node's ranks that their peers have, too."""
     found = [
         _compared(signal, rank, own, peers.median, peers.spread, peers.count)
         for rank, signal, own, peers in verdicts.causes.beside_peers(cluster, node, now_s)
     ]
-    found += _own_times(cluster, node, verdicts)
-    for kept in bodies:
-        found += _health(cluster, node, kept)
-    found.sort(key=lambda each: -math.inf if each.distance is None else -each.distance)
-    return NodeAnswer(node_id=node, compared=found)
+    return found + _own_times(cluster, node, verdicts)
+
+
+def beside_peers(found: list[Compared], health: Iterable[HealthBodies]) -> list[Compared]:
+    """Add what pushes say, and sort by the largest difference; it decodes up to 51 pushes."""
+    for own, peers in health:
+        found += _health(own, peers)
+    return sorted(found, key=lambda each: -math.inf if each.distance is None else -each.distance)
 
 
 def _own_times(cluster: str, node: str, verdicts: VerdictService) -> list[Compared]:
@@ -49,11 +50,12 @@ def _own_times(cluster: str, node: str, verdicts: VerdictService) -> list[Compar
     measured = verdicts.clusters.get(cluster)
     if measured is None:
         return []
-    from ingero.fleet.page.job_view import list_ranks  # noqa: PLC0415 - loads the verdict engine
+    from ingero.fleet.page.job_view import list_ranks, members_by_job  # noqa: PLC0415 - loads the verdict engine
 
-    found = []
-    for job in sorted({job for name, job, _ in measured.members if name == node and job}):
-        ranks = list_ranks(measured, job)
+    found, members = [], members_by_job(measured)
+    jobs = {job for name, job, _ in measured.members if name == node and job}
+    for job in sorted(jobs)[:MAX_JOBS]:
+        ranks = list_ranks(measured, members[job])
         for signal, values in (
             ("own time per step, ms", [rank.own_ms for rank in ranks]),
             ("lateness at collectives, ms", [rank.lateness_ms for rank in ranks]),
@@ -73,19 +75,29 @@ def _own_times(cluster: str, node: str, verdicts: VerdictService) -> list[Compar
     return found
 
 
-def _health(cluster: str, node: str, kept: Bodies) -> list[Compared]:
-    """Compare the last health push of a node with those of some of its peers."""
-    own_body = kept.get((cluster, node, names.HEALTH_SCORE))
-    if own_body is None:
-        return []
-    own, others = _signals(own_body), dict[str, list[float]]()
+def health_bodies(cluster: str, node: str, kept: Bodies) -> HealthBodies:
+    """Return the last health push of a node, and those of some of its peers; large ones are not."""
+    own = kept.get((cluster, node, names.HEALTH_SCORE))
+    if own is None or len(own.body) > MAX_BODY_BYTES:
+        return None, []
     peers = [
         body
         for (in_cluster, name, lead), body in kept.items()
-        if in_cluster == cluster and name != node and lead == names.HEALTH_SCORE
+        if in_cluster == cluster
+        and name != node
+        and lead == names.HEALTH_SCORE
+        and len(body.body) <= MAX_BODY_BYTES
     ]
-    for body in peers[:: max(1, len(peers) // MAX_PEERS)][:MAX_PEERS]:
-        for signal, value in _signals(body).items():
+    some = peers[:: max(1, len(peers) // MAX_PEERS)][:MAX_PEERS]
+    return (own.body, own.encoding), [(each.body, each.encoding) for each in some]
+
+
+def _health(own_body: Push | None, peers: list[Push]) -> list[Compared]:
+    if own_body is None:
+        return []
+    own, others = _signals(*own_body), dict[str, list[float]]()
+    for body in peers:
+        for signal, value in _signals(*body).items():
             others.setdefault(signal, []).append(value)
     found = []
     for signal, value in own.items():
@@ -96,9 +108,9 @@ def _health(cluster: str, node: str, kept: Bodies) -> list[Compared]:
     return found
 
 
-def _signals(kept: KeptBody) -> dict[str, float]:
+def _signals(body: bytes, encoding: Encoding) -> dict[str, float]:
     try:
-        request = decode(MetricsRequest, kept.body, kept.encoding)
+        request = decode(MetricsRequest, body, encoding)
     except (MalformedPush, TooLarge):  # the fast path accepts some that decoding rejects
         return {}
     return {
