@@ -11,14 +11,14 @@ CALM_S, SLOW_S = 50.0, 13.0
 
 
 @pytest.mark.parametrize(
-    ("kind", "seed", "fault", "cause"),
+    ("kind", "seed", "fault", "cause", "collective"),
     [
-        ("experts", 5, Fault(3, gpu=0.08), CauseClass.COMPUTE),
-        ("accumulation", 5, Fault(1, host_s=0.012), CauseClass.HOST),
+        ("experts", 5, Fault(3, gpu=0.08), CauseClass.COMPUTE, "62.9 MB"),
+        ("accumulation", 5, Fault(1, host_s=0.012), CauseClass.HOST, "13.6 MB"),
     ],
 )
 def test_the_slow_rank_is_named_with_class_and_loss(
-    kind: str, seed: int, fault: Fault, cause: CauseClass
+    kind: str, seed: int, fault: Fault, cause: CauseClass, collective: str
 ) -> None:
     """F067: nobody else is named, before or after, and the headline is what the job measures."""
     drawn = draw_job(kind, seed)
@@ -26,9 +26,14 @@ def test_the_slow_rank_is_named_with_class_and_loss(
     first, steps = int(CALM_S / pace_s), int((CALM_S + SLOW_S) / pace_s)
     slow = Fault(fault.rank, gpu=fault.gpu, host_s=fault.host_s, first=first)
     job = simulate(drawn.shape, steps, [slow], noise=drawn.noise, seed=seed)
-    named = watch(job, nodes=2).named()
+    run = watch(job, nodes=2)
+    named = run.named()
     assert {verdict.rank for _, verdict in named} == {fault.rank}
     assert 0 < named[0][0] - job.seconds(first) <= 12
     assert {verdict.cause_class for _, verdict in named} == {cause}
     loss, truth = named[-1][1].loss, job.loss(first)
     assert loss is not None and loss == pytest.approx(truth, abs=max(0.015, 0.25 * truth))
+    shown = [verdict for _, verdict in run.service.open_verdicts() if verdict.rank == fault.rank]
+    assert [verdict.collective for verdict in shown] == [
+        f"AllReduce of {collective} among all 4 ranks"
+    ]

@@ -52,9 +52,10 @@ class Verdict(
     `loss` is what the job loses: the share of the slow step that a calm step would save, give or
     take `loss_error`. With `at_most` it is an upper bound, because no calm steps were seen.
     `excess` and `error` are shares of own time and belong to the evidence. `cause` names the signal
-    that sets the rank apart from its peers, with both values. `link` names the two ends of a slow
-    link, and `shared` what the ranks of a group event have in common. `since` is in Unix seconds,
-    `period` in steps.
+    that sets the rank apart from its peers, with both values. `collective` is the operation at
+    which the job waits for the rank, with its size and its ranks. `link` names the two ends of a
+    slow link, and `shared` what the ranks of a group event have in common. `since` is in Unix
+    seconds, `period` in steps.
     """
 
     episode: str
@@ -67,6 +68,7 @@ class Verdict(
     loss_error: float | None = None
     at_most: bool = False
     cause: str = ""
+    collective: str = ""
     link: str = ""
     shared: str = ""
     excess: float | None = None

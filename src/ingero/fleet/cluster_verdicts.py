@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +29,7 @@ from ingero.core.collectives.live_roles import LiveRoles
 from ingero.core.collectives.live_steps import LiveSteps
 from ingero.core.collectives.own_time_queue import OwnTimeQueue
 from ingero.core.cost import barrier_idle_s
+from ingero.core.places.charged import ChargedPlaces
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
@@ -36,6 +38,9 @@ RESOLVED_FOR_S = 60.0  # resolved verdicts are served this long: an agent may pu
 MAX_PENDING = 200_000  # collectives held between two ticks, per cluster
 ALL_RANKS_S = 30.0  # how long roles wait for ranks of which nothing was received
 RankKey = tuple[str, str | None, int | None]  # node, job, rank
+_SLOW = frozenset(
+    {VerdictState.SUSPECT, VerdictState.STRAGGLER, VerdictState.LATE, VerdictState.NOT_SURE}
+)
 
 
 @dataclass(slots=True)
@@ -70,6 +75,8 @@ class ClusterVerdicts:
     own_times: OwnTimeQueue = field(default_factory=OwnTimeQueue)
     advances: StepAdvances = field(default_factory=StepAdvances)
     closed: ClosedCollectives = field(default_factory=ClosedCollectives)
+    places: ChargedPlaces = field(default_factory=ChargedPlaces)
+    awaited_at: dict[str, str] = field(default_factory=dict)  # collectives of episodes
     late: Arrivals = NO_ARRIVALS  # of this tick, at collectives that were measured before
     lateness_s: dict[int, float] = field(default_factory=dict)
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
@@ -130,6 +137,7 @@ class ClusterVerdicts:
         expired = [index for index, at_s in self.measured_s.items() if at_s < now_s - stale_s]
         self._forget_lag(expired)
         changed = self.engine.tick(now_s)
+        self._note_collectives()
         self._release(self.engine.take_freed())
         for verdict in changed:
             if verdict.state is VerdictState.RESOLVED:
@@ -144,6 +152,24 @@ class ClusterVerdicts:
     def recent(self) -> list[Verdict]:
         """Return the open verdicts and those resolved within the last RESOLVED_FOR_S seconds."""
         return [*self.engine.current(), *(verdict for verdict, _ in self.resolved.values())]
+
+    def mark(self, verdict: Verdict) -> Verdict:
+        """Return the verdict with the collective at which the job waits for its rank."""
+        text = self.awaited_at.get(verdict.episode)
+        return msgspec.structs.replace(verdict, collective=text) if text else verdict
+
+    def _note_collectives(self) -> None:
+        """Keep the collective of each open episode, as it was while its member was slow."""
+        opened = self.engine.current()
+        served = {verdict.episode for verdict in opened} | self.resolved.keys()
+        self.awaited_at = {each: text for each, text in self.awaited_at.items() if each in served}
+        for verdict in opened:
+            if verdict.rank is None or verdict.state not in _SLOW:
+                continue
+            member = self.members.get((verdict.node, verdict.job, verdict.rank), -1)
+            world = self.jobs.get(verdict.job, JobRoles(0.0)).world_size
+            if text := self.places.describe(member, world):
+                self.awaited_at[verdict.episode] = text
 
     def _take_collectives(self, now_s: float) -> None:
         """Turn the collectives received since the last tick into own times and lag."""
@@ -254,6 +280,7 @@ class ClusterVerdicts:
         waiting = members[awaited.who]
         tagged = (waiting >= 0) & (awaited.step >= 0)
         on_time = measure_arrivals(columns, matched.groups, members[columns.who])
+        self.places.take(on_time, columns, now_s)
         self.advances.add(
             join_arrivals(self._take_late(), on_time),
             step_keys(waiting[tagged], awaited.step[tagged]),
@@ -280,6 +307,7 @@ class ClusterVerdicts:
             self.live_steps.pop(index, None)
             self.self_timed.discard(index)
             self.own_times.forget(index)
+            self.places.forget(index)
             self._forget_lag([index])
             self.pending -= len(self.records.pop(index, ()))
 

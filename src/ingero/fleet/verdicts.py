@@ -141,8 +141,9 @@ class VerdictService:
         ]
 
     def mark(self, cluster: str, verdict: Verdict) -> Verdict:
-        """Return a verdict of the engine as it is shown: with its cause and its silence."""
-        marked = self.causes.mark(cluster, verdict)
+        """Return a verdict as it is shown: with its collective, its cause and its silence."""
+        found = self.clusters.get(cluster)
+        marked = self.causes.mark(cluster, verdict if found is None else found.mark(verdict))
         return self.silences.mark(cluster, marked, self._now_s)
 
     def rank_counts(self, cluster: str) -> dict[str, int]:

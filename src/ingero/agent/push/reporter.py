@@ -159,6 +159,7 @@ def _verdict_fields(verdict: Verdict) -> dict[str, object]:
         "loss": verdict.loss,
         "loss_error": verdict.loss_error,
         "at_most": verdict.at_most or None,
+        "collective": verdict.collective,
         "link": verdict.link,
         "shared": verdict.shared,
         "excess": verdict.excess,

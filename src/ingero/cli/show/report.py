@@ -109,6 +109,7 @@ def _facts(episode: Episode) -> str:
         "Price": "" if verdict.usd_per_hour is None else f"{verdict.usd_per_hour:,.2f} USD an hour",
         "Cost": "" if episode.cost_usd is None else f"{episode.cost_usd:,.2f} USD",
         "Cause": verdict.cause,
+        "Waited for at": verdict.collective,
         "Evidence": verdict.evidence,
         "Compared with": f"{verdict.peers} peers" if verdict.peers else "",
         "In common": verdict.shared,

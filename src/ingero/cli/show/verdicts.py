@@ -83,8 +83,9 @@ def _why(verdict: Verdict) -> list[str]:
     if verdict.engine:
         rank = f", rank {verdict.rank}" if verdict.rank is not None else ""
         who = printable(f"{verdict.node}, {verdict.job or 'an engine'}, {verdict.engine}{rank}")
+    at = f"waited for at {verdict.collective}" if verdict.collective else ""
     where = f"link {verdict.link}" if verdict.link else ""
-    reasons = [text for text in (verdict.cause, where, verdict.evidence) if text]
+    reasons = [text for text in (verdict.cause, at, where, verdict.evidence) if text]
     lines = [f"  {who}: {printable(text)}" for text in reasons]
     return lines + ([f"    next: {printable(verdict.next_step)}"] if verdict.next_step else [])
 

@@ -92,6 +92,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             "loss": self.loss,
             "price": self.price,
             "cause": verdict.cause,
+            "collective": verdict.collective,
             "next": verdict.next_step or f"ingero replay {verdict.episode}",
             "link": self.link(public_url),
             "runbook_url": f"{RUNBOOKS}#{self.name.lower()}",

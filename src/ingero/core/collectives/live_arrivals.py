@@ -6,7 +6,7 @@ job waited that long for one member alone. The advance of a step is the largest 
 since compute that overlaps collectives shows the same delay again at later places.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,8 @@ class Arrivals:
 
     `gap_s` is the advance of whoever came last to this collective, `advance_s` that of the member,
     which is 0 where somebody else came last. `start_late_s` and `enqueue_late_s` are how much later
-    than the median of its peers the member's GPU started and its host enqueued.
+    than the median of its peers the member's GPU started and its host enqueued. `row` is the record
+    in the table that was measured, -1 where that table is gone.
     """
 
     key: Ints
@@ -40,6 +41,7 @@ class Arrivals:
     advance_s: Floats
     start_late_s: Floats
     enqueue_late_s: Floats
+    row: Ints
 
     def __len__(self) -> int:
         return len(self.key)
@@ -49,12 +51,18 @@ class Arrivals:
         return Arrivals(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-NO_ARRIVALS = Arrivals(np.empty(0, np.int64), *(np.empty(0) for _ in range(4)))
+_NO_INTS, _NO_FLOATS = np.empty(0, np.int64), np.empty(0)
+NO_ARRIVALS = Arrivals(_NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS)
 
 
 def step_keys(member: Ints, step: Ints) -> Ints:
     """Return one number per member and step; steps of a member follow each other."""
     return np.asarray((member << _STEP_BITS) + (step & ((1 << _STEP_BITS) - 1)), np.int64)
+
+
+def member_of(keys: Ints) -> Ints:
+    """Return the members of keys that `step_keys` returned."""
+    return keys >> _STEP_BITS
 
 
 def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrivals:
@@ -80,6 +88,7 @@ def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrival
         advance,
         start_s - peer_medians(codes, start_s) if len(codes) else start_s,
         enqueue_s - peer_medians(codes, enqueue_s) if len(codes) else enqueue_s,
+        chosen.astype(np.int64),
     )
     return arrivals.take(counts[codes] > 1) if len(codes) else arrivals
 
@@ -135,7 +144,8 @@ class ClosedCollectives:
         start_s, enqueue_s = _relative(rows, chosen)
         advance = np.maximum(start_s - last, 0.0)
         key = step_keys(member[chosen], rows.step[chosen])
-        late = Arrivals(key, advance, advance, start_s - start, enqueue_s - enqueue)
+        gone = np.full(len(key), -1, np.int64)
+        late = Arrivals(key, advance, advance, start_s - start, enqueue_s - enqueue, gone)
         return late, is_late
 
 
@@ -233,5 +243,5 @@ def _by_step(arrivals: Arrivals, found_s: Floats) -> tuple[Arrivals, Floats]:
     last = np.append(starts[1:] - 1, len(order) - 1)
     most = ordered.take(last)
     advance = np.maximum.reduceat(ordered.advance_s, starts)
-    joined = Arrivals(most.key, most.gap_s, advance, most.start_late_s, most.enqueue_late_s)
+    joined = replace(most, advance_s=advance)
     return joined, np.maximum.reduceat(found_s[order], starts)

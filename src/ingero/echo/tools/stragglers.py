@@ -21,7 +21,7 @@ WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
 QUALIFY row_number() OVER (PARTITION BY episode ORDER BY ts DESC, seq DESC, idx DESC) = 1
 ORDER BY ts DESC"""
 _FIELDS: Final = (
-    *("cause", "link", "loss", "loss_error", "excess", "period", "usd_per_hour"),
+    *("cause", "collective", "link", "loss", "loss_error", "excess", "period", "usd_per_hour"),
     *("confidence", "evidence", "next"),
 )
 _SINCE: Final = f"""WITH scores AS (SELECT node_id, ts, value_double FROM events
@@ -60,6 +60,7 @@ class Straggler(msgspec.Struct, omit_defaults=True, rename={"cause_class": "clas
     loss: float | None = None
     loss_error: float | None = None
     at_most: bool = False
+    collective: str | None = None
     link: str | None = None
     excess: float | None = None
     lateness_ms: float | None = None

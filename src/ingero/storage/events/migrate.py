@@ -16,7 +16,7 @@ from ingero.storage.events.schema import (
 )
 from ingero.storage.events.table import Table
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 
 
 class Connection(Protocol):
@@ -79,7 +79,7 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
     3: [
         *(
             f"ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS {name} {kind}"
-            for name, kind, _ in VERDICTS.columns[-6:]
+            for name, kind, _ in VERDICTS.columns[-7:-1]
         ),
         *comments(VERDICTS),
     ],
@@ -93,6 +93,7 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
         *comments(NCCL_OPS),
     ],
     5: [f"CREATE OR REPLACE VIEW {LATENESS.name} AS {LATENESS.sql}", *comments(LATENESS)],
+    6: ["ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS collective VARCHAR", *comments(VERDICTS)],
 }
 
 

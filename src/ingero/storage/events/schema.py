@@ -248,6 +248,7 @@ VERDICTS: Final = Table(
         ("cause", "VARCHAR", "The signal that sets the rank apart from its peers, with values"),
         ("link", "VARCHAR", "The two ends of a slow link"),
         ("shared", "VARCHAR", "What the ranks of a group event have in common"),
+        ("collective", "VARCHAR", "Where the job waits for the rank: operation, size and ranks"),
     ),
 )
 
