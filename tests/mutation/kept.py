@@ -34,7 +34,13 @@ class Kept:
                 kept.outcomes[name, content] = test
         else:
             kept.path.write_text("")
+            kept.measured.unlink(missing_ok=True)
         return kept
+
+    @property
+    def measured(self) -> Path:
+        """Where the lines and times of tests are kept."""
+        return self.path.with_suffix(".measured.json")
 
     def outcome(self, mutant: Mutant) -> str | None:
         """Return the test that noticed a mutant, nothing for a survivor, None if not tried."""

@@ -1,5 +1,6 @@
 """Which lines of a room each of its tests reaches, and how long each test takes."""
 
+import hashlib
 import importlib
 import json
 import os
@@ -11,12 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from tests.mutation.mutants import Mutant
 from tests.mutation.rooms import SOURCE, Room
 
 _SLOWEST_S = 6.0  # slower tests are left out
+_FAST_S = 0.3  # tests below it while traced are not timed again
 
 
 class Tracer:
@@ -64,15 +67,18 @@ def is_reached(mutant: Mutant, lines: Collection[int]) -> bool:
     return any(line in lines for line in range(first, last + 1))
 
 
-def measure(session: pytest.Session, folder: Path, room: Room) -> list[Measured]:
-    """Return the tests, fastest first; end if one of them fails without any change."""
-    found = folder / "measured.json"
+def measure(session: pytest.Session, folder: Path, room: Room, cache: Path) -> list[Measured]:
+    """Return the tests, fastest first; end if one of them fails without any change.
+
+    What `cache` holds of tests whose file has not changed is used, unless the room has changed.
+    """
+    found, known = folder / "measured.json", _known(session, room, cache)
     pid = os.fork()
     if not pid:
         try:
             watch = _Watch(room)
             session.config.pluginmanager.register(watch)
-            watch.run_all(session)
+            watch.run_all([item for item in session.items if item.nodeid not in known])
             found.write_text(json.dumps(watch.answer()))
         finally:
             os._exit(0)
@@ -82,19 +88,48 @@ def measure(session: pytest.Session, folder: Path, room: Room) -> list[Measured]
     answer = json.loads(found.read_text())
     if answer["failed"]:
         sys.exit(f"without any change these tests fail: {', '.join(answer['failed'])}")
+    known |= {name: (*rest,) for name, *rest in answer["tests"]}
+    cache.write_text(json.dumps({"state": _state(room, session), "tests": known}))
     for name in answer["modules"]:
         with suppress(Exception):  # what tests import late is imported once here, if it can be
             importlib.import_module(name)
     tests = [
         Measured(name, seconds, {file: frozenset(lines) for file, lines in reached.items()})
-        for name, seconds, reached in answer["tests"]
+        for name, (seconds, reached) in known.items()
         if seconds <= _SLOWEST_S
     ]
     return sorted(tests, key=lambda test: test.seconds)
 
 
+def _known(session: pytest.Session, room: Room, cache: Path) -> dict[str, tuple[Any, ...]]:
+    """Return what was measured before of tests that are still the same."""
+    if not cache.exists():
+        return {}
+    before, now = json.loads(cache.read_text()), _state(room, session)
+    if before["state"]["room"] != now["room"]:
+        return {}
+    items = {item.nodeid: str(item.path) for item in session.items}
+    return {
+        name: tuple(measured)
+        for name, measured in before["tests"].items()
+        if name in items and before["state"].get(items[name]) == now[items[name]]
+    }
+
+
+def _state(room: Room, session: pytest.Session) -> dict[str, str]:
+    """Return the content of the room and of each test file, in short."""
+
+    def digest(*paths: Path) -> str:
+        return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+
+    files = {item.path for item in session.items}
+    return {str(path): digest(path) for path in files} | {
+        "room": digest(*(SOURCE / file for file in room.files()))
+    }
+
+
 class _Watch:
-    """A pytest plugin that runs every test twice: for its lines, then for its time."""
+    """A pytest plugin that runs tests for their lines and for their time."""
 
     def __init__(self, room: Room) -> None:
         self._tracer = Tracer(room.files())
@@ -103,13 +138,14 @@ class _Watch:
         self._failed: set[str] = set()
         self._modules = set(sys.modules)
 
-    def run_all(self, session: pytest.Session) -> None:
-        """The second time fastest first, as mutants are tried."""
-        self._run(session.items, is_traced=True)
-        self._run(sorted(session.items, key=lambda item: self._times[item.nodeid]), is_traced=False)
+    def run_all(self, items: list[pytest.Item]) -> None:
+        """Run each test for its lines, and those that seem slow once more for their time."""
+        self._run(items, is_traced=True)
+        slow = [item for item in items if self._times[item.nodeid] > _FAST_S]
+        self._run(sorted(slow, key=lambda item: self._times[item.nodeid]), is_traced=False)
 
     def _run(self, items: list[pytest.Item], *, is_traced: bool) -> None:
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items[1:], None], strict=False):
             if is_traced:
                 self._tracer.start()
             began_s = time.process_time()

@@ -81,7 +81,7 @@ class Trials:
             for item in session.items:
                 use_few_examples(item)
             self._session = session
-            self._tests = measure(session, self._folder, self.room)
+            self._tests = measure(session, self._folder, self.room, self.kept.measured)
             self._noticed: Counter[tuple[str, str]] = Counter()
             gc.collect()
             self._functions = functions_by_file()
