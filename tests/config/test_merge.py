@@ -30,6 +30,34 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(file: Path) ->
     assert found == [Path("/file.db"), Path("/variable.db"), Path("/flag.db")]
 
 
+@pytest.mark.parametrize(
+    ("config", "key", "variable", "parameter"),
+    [
+        (IngeroConfig, "fleet: {token_file: /file}", "INGERO_FLEET_TOKEN", "fleet_token_file"),
+        (
+            EchoConfig,
+            "{auth_token_file: /file, create_certificate: true}",
+            "INGERO_ECHO_TOKEN",
+            "auth_token_file",
+        ),
+    ],
+)
+def test_a_token_follows_the_same_rule(
+    config: type, key: str, variable: str, parameter: str, tmp_path: Path
+) -> None:
+    """The variable holds the token itself, so that no file is read where it wins."""
+    file = tmp_path / "x.yaml"
+    file.write_text(key)
+    token, flag = {variable: "a-token-0123456789"}, {parameter: Path("/flag")}
+    found = [
+        merged(config, file, environ, flags)
+        for environ, flags in (({}, {}), (token, {}), (token, flag))
+    ]
+    files = [each.fleet if config is IngeroConfig else each for each in found]
+    names = "token_file" if config is IngeroConfig else "auth_token_file"
+    assert [getattr(each, names) for each in files] == [Path("/file"), None, Path("/flag")]
+
+
 def test_what_is_not_given_is_as_the_file_states_it(file: Path) -> None:
     assert merged(IngeroConfig, file, {}, {}) == load_file(IngeroConfig, file)
     nothing = {entry.setting.parameter: None for entry in entries_of(IngeroConfig)}

@@ -25,8 +25,8 @@ FLEET_CA = click.option(
 def fleet_client(url: str, ca_cert: Path | None) -> FleetClient:
     """Build a client from `fleet.tls`, `fleet.insecure` and `fleet.token_file` of ingero.yaml.
 
-    The token is that of the file where one is named, else that of the environment variable, as in
-    every command. `ca_cert` wins over `fleet.tls.ca`.
+    The token of the environment variable wins over that of the file, as in every command.
+    `ca_cert` wins over `fleet.tls.ca`.
     """
     fleet = load_ingero().fleet
     token = token_from(fleet.token_file, FLEET_TOKEN_VARIABLE)

@@ -98,7 +98,8 @@ def help_text(setting: Setting) -> str:
     """Return the help of a setting, with the variable that can hold its token."""
     if setting.token_env is None:
         return setting.help
-    return f"{setting.help} The variable {setting.token_env} can hold the token instead."
+    order = f"A token in {setting.token_env} wins over the file's, the flag over both."
+    return f"{setting.help} {order}"
 
 
 def default_text(entry: Entry) -> str:

@@ -62,6 +62,9 @@ def merged(
         setting = entry.setting
         if setting.env and environ.get(setting.env):
             given[entry.key] = Given(environ[setting.env], f"${setting.env}")
+        if setting.token_env and environ.get(setting.token_env):
+            # the token itself is in the variable, so that the file of the configuration is not read
+            given[entry.key] = Given(None, f"${setting.token_env}")
         if setting.flag and (value := flags.get(setting.parameter or "")) is not None:
             given[entry.key] = Given(value, setting.flag.partition("/")[0])
     return load_text(cls, "", "", given) if path is None else load_file(cls, path, given)

@@ -56,8 +56,8 @@ def command(
     `ingero silence list` shows all silences and `ingero silence lift` ends one; lifting what is not
     silenced exits with 1.
 
-    The token comes from $INGERO_FLEET_TOKEN or fleet.token_file of ingero.yaml. Without one, Fleet
-    accepts silences from its own machine only.
+    The token comes from $INGERO_FLEET_TOKEN, else fleet.token_file of ingero.yaml. Without one,
+    Fleet accepts silences from its own machine only.
 
     \b
     Examples:

@@ -45,8 +45,8 @@ def command(
     it does not answer, nobody pushes, or there is nothing to compare yet. Ranks and nodes that are
     silenced, and ranks that are late without a cost, do not count as slow.
 
-    Certificates and the token are those of `fleet` in ingero.yaml; --ca-cert takes precedence, and
-    $INGERO_FLEET_TOKEN holds the token where fleet.token_file names none.
+    Certificates and the token are those of `fleet` in ingero.yaml; --ca-cert and the token in
+    $INGERO_FLEET_TOKEN take precedence.
 
     \b
     Examples:

@@ -42,8 +42,8 @@ def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None
 
     With --fleet, the command checks instead whether Fleet can be reached, accepts a push of this
     node and shares its clock. Too few nodes for a quorum is only a note. Certificates and the token
-    are those of `fleet` in ingero.yaml; --ca-cert takes precedence, and $INGERO_FLEET_TOKEN holds
-    the token where fleet.token_file names none.
+    are those of `fleet` in ingero.yaml; --ca-cert and the token in $INGERO_FLEET_TOKEN take
+    precedence.
 
     \b
     Examples:
