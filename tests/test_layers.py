@@ -26,6 +26,7 @@ LAYERS = [  # from the top; names on one line never import each other
     {"errors", "compiled"},
 ]
 AGENT_GROUPS = [  # inside agent, the same rule
+    {"service"},
     {"api", "push", "recording"},
     {"engines"},
     {"checks", "causes"},

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from ingero.children.capabilities import keep_capabilities
 from ingero.children.lifetime import follow_parent
 from ingero.children.process import STOP_TIMEOUT_S
 
@@ -46,3 +47,16 @@ async def wait_or_kill(process: Process, timeout_s: float) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
+
+
+async def start_part(command: list[str], link: int, capabilities: Sequence[int]) -> Process:
+    """Start a child that ends with this process, keeps these capabilities and inherits a socket.
+
+    Its output and errors go where those of this process go.
+    """
+
+    def prepare() -> None:
+        follow_parent()
+        keep_capabilities(capabilities)
+
+    return await asyncio.create_subprocess_exec(*command, pass_fds=[link], preexec_fn=prepare)

@@ -21,6 +21,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("import", FIND, "import recorded collectives", f"{_COMMANDS}.import_traces:command"),
     ("replay", FIND, "repeat Fleet's decisions, with reasons", f"{_COMMANDS}.replay:command"),
     ("report", FIND, "write one HTML file about an episode", f"{_COMMANDS}.report:command"),
+    ("agent", NODE, "run everything a node needs as a service", f"{_NODE}.agent:command"),
     ("check", NODE, "check whether this node can be traced", f"{_NODE}.check:command"),
     ("trace", NODE, "watch CUDA, NCCL and the kernel", f"{_NODE}.trace:command"),
     ("run", NODE, "start a job with timed collectives", f"{_NODE}.run:command"),

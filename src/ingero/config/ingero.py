@@ -10,11 +10,9 @@ from typing import Any
 
 import msgspec
 
+from ingero.config.ingero_agent import AgentConfig
 from ingero.config.ingero_fleet import FleetBlockConfig
 from ingero.config.merge import merged
-from ingero.config.values import LOG_LEVELS
-from ingero.contract.names import MAX_LABELS
-from ingero.contract.push.decode import problem_with_id
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
 from ingero.core.health.lifecycle import LifecyclePolicy
@@ -28,49 +26,6 @@ from ingero.transport.private_files import check_private_file
 
 CONFIG_VARIABLE = "INGERO_CONFIG"
 PAGERDUTY_VARIABLE = "INGERO_PAGERDUTY_KEY"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
-    """The `agent` block: the name of this node, its log and the cost of its probes."""
-
-    node: str | None = setting(
-        None,
-        computed="host name",
-        help="Name of this node in everything it records and pushes; without a colon.",
-    )
-    log_level: str = setting(
-        "info",
-        choices=LOG_LEVELS,
-        flag="--log-level",
-        help="Lowest level of the messages that are logged to standard error.",
-    )
-    max_overhead_percent: float = setting(
-        1.0,
-        range=(0.1, 100.0),
-        help="Percentage of a core that the probes of `ingero trace` may cost a traced process, "
-        "not counting time in which it waits for the GPU.",
-    )
-
-    labels: dict[str, str] = setting(
-        {},
-        help="What this node has in common with others, such as `rack: r7`; at most five. Ranks "
-        "that become slow together and share a label are one event that names it.",
-    )
-
-    def __post_init__(self) -> None:
-        if len(self.labels) > MAX_LABELS:
-            raise ConfigError(f"labels: {len(self.labels)} labels; at most {MAX_LABELS} are sent")
-        for name, value in self.labels.items():
-            if problem_with_id(name) or problem_with_id(value):
-                raise ConfigError(
-                    f"labels.{name}: name and value must be 1 to 253 printable characters "
-                    "without spaces around them"
-                )
-        if self.node is not None and (problem_with_id(self.node) or ":" in self.node):
-            raise ConfigError(
-                f"node: {self.node!r} must be 1 to 253 printable characters without a colon"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

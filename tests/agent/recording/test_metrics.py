@@ -9,7 +9,7 @@ from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.nccl.rings import Rings
 from ingero.agent.recording.app import TraceApp, TraceOptions
-from ingero.agent.recording.metrics import serve_metrics
+from ingero.agent.recording.metrics_page import serve_metrics
 from ingero.errors import Unavailable
 from ingero.transport.listen import parse_address
 

@@ -10,6 +10,8 @@ from ingero.agent.ebpf.slots import NEVER_NS, Recording
 CALL_LAYERS: Final = frozenset({"runtime", "driver", "graphs", "nccl"})
 HOST_LAYERS: Final = frozenset({"scheduler", "processes", "pages", "oom", "block", "tcp"})
 _MS: Final = 1_000_000
+# A launch takes microseconds, so one of a quarter of a millisecond is worth a record.
+SLOW_LAUNCH_NS: Final = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,11 +220,11 @@ class Agent:
 
         The web server takes a quarter of the start-up time, and most nodes do not need it.
         """
-        from ingero.agent.push.metrics import metrics_app  # noqa: PLC0415 - slow to import
+        from ingero.agent.push.metrics_page import metrics_app  # noqa: PLC0415 - slow to import
         from ingero.transport.http import HttpListener  # noqa: PLC0415 - slow to import
 
         listener = HttpListener(
-            metrics_app(loop, self.socket, lambda: self.collectives, self._other_families),
+            metrics_app(loop, self.socket, lambda: self.collectives, self.other_families),
             bind(address),
         )
         await listener.start()
@@ -236,7 +236,8 @@ class Agent:
             )
         return listener.stop
 
-    def _other_families(self) -> list[Family]:
+    def other_families(self) -> list[Family]:
+        """Return the metrics of causes, chains and engines."""
         return [
             *cause_families(self.causes),
             *chain_families(self.chains),

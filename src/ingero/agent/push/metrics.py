@@ -1,27 +1,18 @@
-"""Metrics of the agent, computed for each scrape and served only with `--metrics-listen`."""
+"""Metrics of the agent, computed for each scrape."""
 
 import math
 import time
-from collections.abc import Callable
 from typing import Final
-
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.loop import PushLoop
-from ingero.contract import api_paths
 from ingero.contract.exposition import (
-    CONTENT_TYPE,
     Family,
     Labels,
     by_label,
     counter,
     gauge,
     metric_name,
-    render,
     total,
 )
 from ingero.contract.otlp.values import MetricsRequest, NumberPoint, plain_attributes
@@ -285,23 +276,3 @@ def _point_labels(point: NumberPoint) -> Labels:
 
 def _value(point: NumberPoint) -> float:
     return point.as_double if point.as_double is not None else point.as_int or 0
-
-
-def metrics_app(
-    loop: PushLoop,
-    socket: LineServer | None,
-    live: Callable[[], LiveCollectives | None] = lambda: None,
-    others: Callable[[], list[Family]] = list,
-) -> Starlette:
-    """Return an app with `/metrics` for Prometheus and `/healthz` for a supervisor."""
-
-    async def metrics(_: Request) -> Response:
-        families = agent_families(loop, socket, live()) + others()
-        return Response(render(families), media_type=CONTENT_TYPE)
-
-    async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    return Starlette(
-        routes=[Route(api_paths.PROMETHEUS, metrics), Route(api_paths.HEALTHZ, healthz)]
-    )

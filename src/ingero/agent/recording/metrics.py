@@ -1,23 +1,12 @@
 """Prometheus metrics of a recording: records read, rows kept, size of the file."""
 
-import asyncio
 import contextlib
-import threading
 from pathlib import Path
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
-from ingero.agent.ebpf.metrics import TracerView, tracer_families
 from ingero.agent.nccl.rings import Rings
 from ingero.agent.recording.app import TraceApp
-from ingero.contract import api_paths
-from ingero.contract.exposition import CONTENT_TYPE, Family, by_label, gauge, render, total
+from ingero.contract.exposition import Family, by_label, gauge, total
 from ingero.storage.trace.database import RecordingState, sibling_files
-from ingero.transport.http import HttpListener
-from ingero.transport.listen import bind
 
 
 def recording_families(app: TraceApp) -> list[Family]:
@@ -122,23 +111,3 @@ def _size_bytes(path: Path) -> int:
         with contextlib.suppress(OSError):
             size += file.stat().st_size
     return size
-
-
-def serve_metrics(endpoint: str, app: TraceApp, tracer: TracerView, rings: Rings) -> str:
-    """Serve the metrics of tracer, recording and rings on HOST:PORT until the process ends.
-
-    Return the address, because the kernel may choose the port.
-    """
-
-    async def page(_: Request) -> Response:
-        families = tracer_families(tracer) + recording_families(app) + ring_families(rings)
-        return Response(render(families), media_type=CONTENT_TYPE)
-
-    listener = HttpListener(Starlette(routes=[Route(api_paths.PROMETHEUS, page)]), bind(endpoint))
-    threading.Thread(target=asyncio.run, args=(_serve(listener),), daemon=True).start()
-    return f"http://{listener.address}{api_paths.PROMETHEUS}"
-
-
-async def _serve(listener: HttpListener) -> None:
-    await listener.start()
-    await asyncio.Event().wait()

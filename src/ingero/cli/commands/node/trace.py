@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ingero.agent.ebpf.policy import CALL_LAYERS, HOST_LAYERS, TracePolicy
+from ingero.agent.ebpf.policy import CALL_LAYERS, HOST_LAYERS, SLOW_LAUNCH_NS, TracePolicy
 from ingero.agent.host.identity import default_node
 from ingero.agent.host.privileges import OPTIONAL_CAPABILITIES, missing_capabilities
 from ingero.agent.host.sockets import own_socket
@@ -23,9 +23,6 @@ from ingero.contract.annotations import SOCKET_NAME
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.trace.writer import SizePolicy
 from ingero.transport.tls import is_loopback
-
-# A launch takes microseconds, so one of a quarter of a millisecond is worth a record.
-SLOW_LAUNCH_NS = 250_000
 
 
 @click.command()
@@ -133,7 +130,7 @@ def _serve_metrics(address: str, app: TraceApp, feed: LiveFeed) -> str:
     The import is local: the web server is a good part of the start-up time, and most recordings
     need none.
     """
-    from ingero.agent.recording.metrics import serve_metrics
+    from ingero.agent.recording.metrics_page import serve_metrics
 
     return serve_metrics(address, app, feed.tracer, feed.rings)
 
