@@ -72,7 +72,8 @@ def test_effective_configuration_loads_again() -> None:
     [
         (
             "processors:\n  memory_limiter: {}",
-            "fleet.yaml:2: processors.memory_limiter: unknown key; allowed: batch, ingero",
+            "fleet.yaml:2: processors.memory_limiter: unknown key; "
+            "allowed: batch, ingero, providerlookup",
         ),
         (
             "service:\n  pipelines:\n    metrics:\n      processors: [memory_limiter]",
@@ -172,6 +173,17 @@ def test_exporters_of_a_collector_are_refused_with_the_way_there(kind: str) -> N
     with pytest.raises(ConfigError, match=r"name an `otlp` exporter .* Collector") as refused:
         load(f"exporters: {{{kind}: {{path: x}}}}")
     assert "docs/how-to/collector.md" in str(refused.value)
+
+
+def test_providers_are_looked_up_by_a_processor_of_the_pipeline() -> None:
+    """F073: rules without a pipeline, and a pipeline without rules, are mistakes."""
+    rules = "processors: {providerlookup: {file: node_providers.yaml}}\n"
+    named = "service: {pipelines: {metrics: {processors: [providerlookup, ingero], exporters: []}}}"
+    assert load(rules + named).processors.providerlookup.file == Path("node_providers.yaml")
+    with pytest.raises(ConfigError, match="file: has no effect; name providerlookup in service"):
+        load(rules)
+    with pytest.raises(ConfigError, match="providerlookup needs rules; name their file in proc"):
+        load(named)
 
 
 def test_batch_is_accepted_by_name_and_without_settings() -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
 from tests.support.trace_databases import database
 from tests.support.waiting import PATIENCE_S
@@ -79,6 +80,18 @@ ingero explain --nodes gpu-node-01:8080,gpu-node-02:8080,gpu-node-03:8080,gpu-no
 { echo "  nodes:"; for i in 1 2 3 4; do echo "    - gpu-node-0$i:8080"; done; } >>ingero.yaml
 ingero query --json "SELECT count(*) AS n FROM events" >configured
 ingero ask query_fleet action=chains since=5m >asked
+"$BIN/ingero-echo" serve --json --db-path "$PWD/echo.db" --otlp-addr echo-service:4317 \
+    --otlp-http-addr 127.0.0.1:0 --mcp-addr 127.0.0.1:0 --health-addr 127.0.0.1:0 \
+    --create-certificate echo-service >echo-started 2>echo-log &
+echo=$!
+servers+=($echo)
+for _ in $(seq 600); do [ -s echo-started ] && break; sleep 0.1; done
+export INGERO_ECHO_TOKEN=$(cat echo.db.token) INGERO_ECHO_CA=$PWD/echo.db.tls/server.crt
+export PATH=$BIN:$PATH
+echo-stress --node-id=node-h100 --events=1000 --endpoint=echo-service:4317 >stress-h100
+echo-stress --node-id=node-a100 --events=1000 --endpoint=echo-service:4317 >stress-a100
+kill $echo
+wait $echo
 """
 
 
@@ -136,7 +149,11 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, node in enumerate(COUNTS, 1):
         make_node(folder, node)
         (folder / f"home-{number}").mkdir()
-    hosts = ["127.0.0.1 localhost", *(f"127.0.1.{i} {node}" for i, node in enumerate(COUNTS, 1))]
+    hosts = [
+        "127.0.0.1 localhost",
+        "127.0.2.1 echo-service",
+        *(f"127.0.1.{i} {node}" for i, node in enumerate(COUNTS, 1)),
+    ]
     (folder / "hosts").write_text("\n".join(hosts) + "\n")
     if shutil.which("unshare") is None or shutil.which("ip") is None or os.geteuid() != 0:
         pytest.skip("needs root, unshare and ip: the four names live in a namespace of their own")
@@ -144,6 +161,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("namespaces are not allowed on this machine")
     own = {
         "PYTHON": sys.executable,
+        "BIN": str(Path(sys.executable).parent),
         "HOME": str(folder),
         "INGERO_CONFIG": str(folder / "ingero.yaml"),
     }
@@ -183,11 +201,20 @@ def test_f139_nodes_come_from_the_file_and_f154_from_the_tool(printed: Path) -> 
     )
     assert asked.splitlines()[-3:] == [
         "Fleet Chains: 2 chain(s)",
-        "[HIGH] gpu-node-01 | cuLaunchKernel p99=843us (63.9x p50) - "
-        "847 sched_switch events + heavy block I/O | 847 sched_switch events + heavy block I/O",
-        "[MEDIUM] gpu-node-01 | cuMemAlloc p99=932us (5.0x p50) - "
-        "855 sched_switch events + heavy block I/O | 855 sched_switch events + heavy block I/O",
+        "[HIGH] gpu-node-01 | cuLaunchKernel p99=843us (63.9x p50) | "
+        "847 sched_switch events + heavy block I/O",
+        "[MEDIUM] gpu-node-01 | cuMemAlloc p99=932us (5.0x p50) | "
+        "855 sched_switch events + heavy block I/O",
     ]
+
+
+def test_f126_stress_by_the_name_of_the_service(printed: Path) -> None:
+    """The certificate that Echo created holds the name that clients use."""
+    for node in ("h100", "a100"):
+        assert "acknowledged   1000\n" in (printed / f"stress-{node}").read_text()
+    with duckdb.connect(str(printed / "echo.db"), read_only=True) as store:
+        counted = store.execute("SELECT node_id, count(*) FROM events GROUP BY 1 ORDER BY 1")
+        assert counted.fetchall() == [("node-a100", 1000), ("node-h100", 1000)]
 
 
 def test_f143_offline_merge_explain_and_export(tmp_path: Path) -> None:

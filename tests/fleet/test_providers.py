@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -30,16 +31,23 @@ HEALTHY = HealthReport(
 RULES = "addresses: {127.0.0.0/8: lambda}\n"
 
 
+def by_rules(folder: Path, verdict: dict[str, str]) -> dict[str, Any]:
+    """Return the sections of a configuration whose pipeline looks providers up."""
+    lookup = {"file": str(folder / "node_providers.yaml")}
+    metrics = {"processors": ["providerlookup", "ingero", "batch"], "exporters": ["prometheus"]}
+    return {
+        "processors": {"ingero": {"verdict": verdict}, "providerlookup": lookup},
+        "service": {"pipelines": {"metrics": metrics}},
+    }
+
+
 @pytest.mark.parametrize("way", ["short cut", "ordinary", "grpc"])
 async def test_f073_the_address_of_the_connection_decides_the_provider(
     way: str, tmp_path: Path
 ) -> None:
     (tmp_path / "node_providers.yaml").write_text(RULES)
-    verdict = {
-        "providers_file": str(tmp_path / "node_providers.yaml"),
-        "record_inputs": str(tmp_path / "inputs"),
-    }
-    async with running(processors={"ingero": {"verdict": verdict}}) as fleet:
+    verdict = {"record_inputs": str(tmp_path / "inputs")}
+    async with running(**by_rules(tmp_path, verdict)) as fleet:
         request = own_time_push("n1", 0, 1, 500.0)
         if way == "grpc":
             async with grpc.aio.insecure_channel(fleet.addresses["grpc"]) as channel:
@@ -62,8 +70,7 @@ async def test_f073_every_metric_that_leaves_fleet_carries_the_provider(
 ) -> None:
     """By the rules of the operator: in scraped series, in forwarded bodies, and at verdicts."""
     (tmp_path / "node_providers.yaml").write_text(RULES)
-    verdict = {"providers_file": str(tmp_path / "node_providers.yaml")}
-    async with running(processors={"ingero": {"verdict": verdict}}) as fleet:
+    async with running(**by_rules(tmp_path, {})) as fleet:
         forwarded: list[bytes] = []
         sinks = fleet.receiver.sinks
         sinks[otlp.MetricsRequest] = (*sinks[otlp.MetricsRequest], Collected(forwarded))

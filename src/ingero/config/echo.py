@@ -1,6 +1,7 @@
 """The settings of `ingero-echo serve`: addresses, database, TLS, tokens and retention."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ DEFAULT_VOLUME_SHARE = 0.8
 TOKEN_VARIABLE = "INGERO_ECHO_TOKEN"  # noqa: S105 - the name of a variable, not a token
 CA_VARIABLE = "INGERO_ECHO_CA"
 URL_VARIABLE = "INGERO_ECHO_URL"
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,253}")  # a host name, or an address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,11 @@ class EchoConfig:
         flag="--create-certificate",
         help="Create a certificate once, keep it beside the database and renew it in time.",
     )
+    certificate_names: tuple[str, ...] = setting(
+        (),
+        help="Names by which clients reach Echo, besides those of this machine; the created "
+        "certificate holds them.",
+    )
     insecure_no_tls: bool = setting(
         False,
         flag="--insecure-no-tls",
@@ -168,6 +175,14 @@ class EchoConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key belong together; give both or neither")
         has_tls = self.tls_cert is not None or self.create_certificate
+        for name in self.certificate_names:
+            if not _NAME.fullmatch(name):
+                raise ConfigError(f"certificate_names: {name!r} is not a host name or an address")
+        if self.certificate_names and not self.create_certificate:
+            raise ConfigError(
+                f"certificate_names: {self.certificate_names[0]!r} needs create_certificate; "
+                "a certificate that you give holds its own names"
+            )
         if has_tls and self.insecure_no_tls:
             raise ConfigError("insecure_no_tls contradicts a certificate; choose one")
         if not has_tls and not self.insecure_no_tls:

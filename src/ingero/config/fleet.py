@@ -97,10 +97,22 @@ class BatchProcessorConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderLookupConfig:
+    """The processor `providerlookup`: it writes the provider of its node into each metric."""
+
+    file: Path | None = setting(
+        None,
+        help="File that names the provider of each node: `addresses` (network: provider) and "
+        "`labels` (`key=value`: provider). A rule wins over what an agent says.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorsConfig:
     """The section `processors`."""
 
     ingero: IngeroProcessorConfig = setting(IngeroProcessorConfig())
+    providerlookup: ProviderLookupConfig = setting(ProviderLookupConfig())
     batch: BatchProcessorConfig = setting(BatchProcessorConfig())
 
 
@@ -162,7 +174,7 @@ class PipelineConfig:
     )
     processors: tuple[str, ...] = setting(
         (),
-        choices=("ingero", "batch"),
+        choices=("ingero", "providerlookup", "batch"),
         help="Processors of this pipeline; metrics need `ingero`. `batch` is accepted and changes "
         "nothing, because pushes are forwarded whole.",
     )
@@ -261,7 +273,23 @@ class FleetConfig:
                     key = f"service.pipelines.{signal}.exporters"
                     problem = f"{exporter} is not defined; the section exporters has: {defined}"
                     raise ConfigError(f"{key}: {problem}; list those that {signal} go to")
+        self._check_provider_lookup()
         self._check_ports()
+
+    def _check_provider_lookup(self) -> None:
+        """Refuse rules that no pipeline applies, and a pipeline that has no rules to apply."""
+        is_named = "providerlookup" in self.service.pipelines.metrics.processors
+        has_rules = self.processors.providerlookup.file is not None
+        if has_rules and not is_named:
+            raise ConfigError(
+                "processors.providerlookup.file: has no effect; name providerlookup in "
+                "service.pipelines.metrics.processors"
+            )
+        if is_named and not has_rules:
+            raise ConfigError(
+                "service.pipelines.metrics.processors: providerlookup needs rules; name their "
+                "file in processors.providerlookup.file"
+            )
 
     def _check_ports(self) -> None:
         """Refuse two listeners on one port before either of them has opened it."""

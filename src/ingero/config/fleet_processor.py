@@ -52,11 +52,6 @@ class VerdictConfig:
         help="File with your prices per GPU hour, added to the shipped ones; `ingero rates check` "
         "validates it.",
     )
-    providers_file: Path | None = setting(
-        None,
-        help="File that names the provider of each node: `addresses` (network: provider) and "
-        "`labels` (`key=value`: provider).",
-    )
     record_inputs: Path | None = setting(
         None,
         flag="--record-inputs",

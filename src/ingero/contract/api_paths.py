@@ -38,6 +38,7 @@ FLEET_EPISODE_INPUTS: Final = "/api/v1/episodes/{episode}/inputs"
 FLEET_DEBUG_CLUSTERS: Final = "/debug/clusters"
 FLEET_DEBUG_SCORES: Final = "/debug/scores"
 FLEET_DEBUG_SERVICEZ: Final = "/debug/servicez"
+FLEET_DEBUG_TRACEZ: Final = "/debug/tracez"
 
 # Node: what `ingero dashboard` serves and commands ask of many nodes
 NODE_ROOT: Final = "/api/"  # everything below needs the token

@@ -154,9 +154,8 @@ class EchoService:
                 parse_address(address)[0]
                 for address in (config.otlp_addr, config.otlp_http_addr, config.mcp_addr)
             ]
-            kept = kept_certificate(
-                certificate_beside(config.database).parent, local_names(None, bound)
-            )
+            names = [*local_names(None, bound), *config.certificate_names]
+            kept = kept_certificate(certificate_beside(config.database).parent, names)
             log.info("certificate", extra={"path": str(kept.cert)})
             if kept.replaced is not None:
                 next_step = "give the new file to clients that trust a copy of it"

@@ -1,7 +1,6 @@
 """Fleet's HTTP applications: OTLP, the threshold API, diagnostics, health and metrics."""
 
 import asyncio
-import html
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
@@ -19,6 +18,7 @@ from ingero.contract.api_paths import (
     FLEET_DEBUG_CLUSTERS,
     FLEET_DEBUG_SCORES,
     FLEET_DEBUG_SERVICEZ,
+    FLEET_DEBUG_TRACEZ,
     FLEET_STATUS,
     FLEET_THRESHOLD,
     HEALTHZ,
@@ -50,6 +50,8 @@ from ingero.fleet.roster import NodeRow
 from ingero.fleet.silences.api import silence_routes
 from ingero.fleet.silences.book import Silences
 from ingero.fleet.verdicts import VerdictService
+from ingero.fleet.zpages.operations import Operations
+from ingero.fleet.zpages.pages import service_page, trace_page
 from ingero.transport.access import Access
 from ingero.transport.bearer import TokenScope
 from ingero.transport.browsers import page_response
@@ -214,8 +216,10 @@ def _node(
     )
 
 
-def health_app(receiver: Receiver, is_ready: Callable[[], bool], access: Access) -> Starlette:
-    """Return the probes for orchestrators and a status page for people."""
+def health_app(
+    receiver: Receiver, is_ready: Callable[[], bool], access: Access, operations: Operations
+) -> Starlette:
+    """Return the probes for orchestrators and two pages for people."""
 
     async def health(request: Request) -> Response:
         if receiver.draining:
@@ -228,7 +232,10 @@ def health_app(receiver: Receiver, is_ready: Callable[[], bool], access: Access)
         return PlainTextResponse("ready\n")
 
     async def status(request: Request) -> Response:
-        return page_response(_status_page(receiver.processor))
+        return page_response(service_page(receiver.processor))
+
+    async def times(request: Request) -> Response:
+        return page_response(trace_page(operations, receiver.plain_pushes[0]))
 
     return Starlette(
         routes=[
@@ -236,41 +243,8 @@ def health_app(receiver: Receiver, is_ready: Callable[[], bool], access: Access)
             Route(READYZ, ready),
             Route("/", require_all_clusters(access, status)),
             Route(FLEET_DEBUG_SERVICEZ, require_all_clusters(access, status)),
+            Route(FLEET_DEBUG_TRACEZ, require_all_clusters(access, times)),
         ]
-    )
-
-
-def _status_page(processor: FleetProcessor) -> str:
-    rows = []
-    for name, cluster in sorted(processor.clusters.items()):
-        state = cluster.threshold
-        cells = (
-            name,
-            f"{cluster.served.value:.6f}" if cluster.served.value else "none yet",
-            "yes" if cluster.served.quorum_met else "no",
-            f"{state.stats.median:.4f}" if state.stats else "",
-            *(
-                str(cluster.counts.get(kind, 0))
-                for kind in ("active", "idle", "calibrating", "silent")
-            ),
-            str(state.below),
-            str(state.panic or ""),
-        )
-        rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
-    head = "".join(
-        f"<th>{title}</th>"
-        for title in (
-            "cluster", "threshold", "quorum", "median",
-            "active", "idle", "calibrating", "silent", "below", "panic",
-        )
-    )  # fmt: skip
-    counters = processor.counters
-    return (
-        "<!doctype html><title>Ingero Fleet</title><style>body{font:14px sans-serif}"
-        "td,th{padding:2px 10px;text-align:right}"
-        "td:first-child,th:first-child{text-align:left}</style><h1>Ingero Fleet</h1>"
-        f"<p>{counters.pushes} pushes, {sum(counters.rejected.values())} points rejected.</p>"
-        f"<table><tr>{head}</tr>{''.join(rows)}</table>"
     )
 
 

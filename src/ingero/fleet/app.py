@@ -80,7 +80,7 @@ class FleetService:
             expected_nodes=settings.quorum.expected_nodes,
             max_clusters=settings.max_clusters,
         )
-        providers = load_providers(settings.verdict.providers_file)
+        providers = load_providers(config.processors.providerlookup.file)
         self.receiver = Receiver(self.processor, providers=providers)
         self.exporters = FleetExporters(self.processor.policy.ttl_s)
         self._listeners = FleetListeners()
@@ -128,7 +128,10 @@ class FleetService:
             await serve(asked["threshold"], self._threshold_app)
             await serve(asked["admin"], lambda access: admin_app(processor, access))
         await serve(
-            asked["health"], lambda access: health_app(self.receiver, lambda: self._ready, access)
+            asked["health"],
+            lambda access: health_app(
+                self.receiver, lambda: self._ready, access, self._listeners.operations
+            ),
         )
         await serve(asked["metrics"], lambda access: metrics_app(self._render_own, access))
         for name, series in self.exporters.series.items():
@@ -164,7 +167,8 @@ class FleetService:
         while True:
             await asyncio.sleep(self._tick_s)
             try:
-                self.tick(time.monotonic())
+                with self._listeners.operations.measured("tick"):
+                    self.tick(time.monotonic())
                 await self.judgement.episode_files.settle()
             except Exception:  # one failed tick must not stop all later ones
                 self.failed_ticks += 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ingero.config.fleet import Listener
 from ingero.config.fleet_listeners import ListenerTlsConfig
 from ingero.fleet.receive import Receiver
+from ingero.fleet.zpages.operations import Operations, Timed
 from ingero.transport.access import Access
 from ingero.transport.admission import Admission
 from ingero.transport.bearer import read_keys
@@ -62,6 +63,7 @@ class FleetListeners:
     plaintext: list[str] = field(default_factory=list)
     unguarded: list[str] = field(default_factory=list)
     admission: Admission = field(default_factory=Admission)
+    operations: Operations = field(default_factory=Operations)
     _http: list[HttpListener] = field(default_factory=list)
     _grpc: "GrpcListener | None" = None
 
@@ -73,7 +75,7 @@ class FleetListeners:
     ) -> Access:
         """Bind a listener and serve an application on it; return who may use it."""
         secrets = self._read_secrets(listener)
-        served = app(secrets.access)
+        served: Any = Timed(app(secrets.access), self.operations, listener.name)
         if listener.name != "http":  # OTLP is for senders that are no browser
             is_local = is_loopback(listener.endpoint) and not secrets.access.is_required
             served = BrowserGuard(served, is_local=is_local)

@@ -20,13 +20,10 @@ from ingero.transport.file_limit import raise_file_limit
 
 def check_files(config: FleetConfig) -> None:
     """Read every file that a start would read; raise ConfigError with the key of a wrong one."""
-    verdict = config.processors.ingero.verdict
+    verdict, providers = config.processors.ingero.verdict, config.processors.providerlookup.file
     needed: list[tuple[str, Callable[[], object]]] = [
         ("processors.ingero.verdict.rates_file", lambda: load_rates(verdict.rates_file)),
-        (
-            "processors.ingero.verdict.providers_file",
-            lambda: load_providers(verdict.providers_file),
-        ),
+        ("processors.providerlookup.file", lambda: load_providers(providers)),
         *(
             (listener.key, partial(ListenerSecrets.read, listener))
             for listener in config.listeners()

@@ -1,6 +1,7 @@
 """The settings of `ingero-echo serve`: a file, flags that win over it, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +73,17 @@ def test_an_answer_without_rows_says_so() -> None:
         to_text({"cluster_id": "c", "stragglers": [], "notes": ["n"]})
         == "cluster_id  c\nstragglers: none\nnote: n"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"insecure_no_tls": True, "certificate_names": ("a",)}, "'a' needs create_certificate"),
+        ({"create_certificate": True, "certificate_names": ("a b",)}, "'a b' is not a host name"),
+    ],
+)
+def test_names_of_a_certificate_need_one_and_must_be_names(
+    settings: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        EchoConfig(**settings)

@@ -158,7 +158,9 @@ def _chains(question: FleetQuestion, merge: RowMerge, node: str, reply: Chains) 
 def _chain(question: FleetQuestion, node: str, chain: ChainRow) -> list[str]:
     severity = chain.severity if chain.severity.upper() in SEVERITIES else traced(chain.severity)
     if question.tsc:
-        return [f"[{severity}] {traced(node)} | {_line(chain.summary)} | {_line(chain.root_cause)}"]
+        # summaries end with their cause, which has a column of its own here
+        slow = chain.summary.removesuffix(f" - {chain.root_cause}")
+        return [f"[{severity}] {traced(node)} | {_line(slow)} | {_line(chain.root_cause)}"]
     fixes = [f"  fix: {_line(text)}" for text in chain.recommendations]
     return [
         f"[{severity}] {traced(node)}",

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ DB_PATH = option_of(EchoConfig, "db_path", "--db-path", default=DEFAULT_DATABASE
 SERVE_EPILOG = """\b
 Examples:
   ingero-echo serve --create-certificate       loopback; certificate and token are created
+  ingero-echo serve --otlp-addr :4317 --create-certificate echo-service echo.example.com
   ingero-echo serve --config echo.yaml
   ingero-echo serve --db-path /var/lib/ingero-echo/echo.db --otlp-addr :4317 \\
       --otlp-http-addr :4318 --mcp-addr :8081 --tls-cert echo.crt --tls-key echo.key \\
@@ -48,7 +50,9 @@ def echo() -> None:
 @LOG_LEVEL
 @AS_JSON
 @options_of(EchoConfig)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 def serve_command(
+    names: tuple[str, ...],
     path: Path | None,
     auth_token: str | None,
     log_level: str,
@@ -57,14 +61,18 @@ def serve_command(
 ) -> int:
     """Receive OTLP, store it and answer queries.
 
-    SIGTERM finishes open requests and stops. SIGHUP reads tokens and certificates again.
+    SIGTERM finishes open requests and stops. SIGHUP reads tokens and certificates again. Each
+    NAME is one by which clients reach Echo: with --create-certificate it is in the certificate.
     """
     if auth_token is not None:
         raise ConfigError(
             "a token on the command line is visible to every user; "
             "use --auth-token-file or INGERO_ECHO_TOKEN"
         )
-    return _serve(merged(EchoConfig, path, os.environ, flags), as_json, log_level)
+    config = merged(EchoConfig, path, os.environ, flags)
+    if names:
+        config = replace(config, certificate_names=(*config.certificate_names, *names))
+    return _serve(config, as_json, log_level)
 
 
 def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:
