@@ -132,6 +132,10 @@ bench-fleet: $(READY) ## measure what a push costs Fleet, compared with a consta
 bench-page: $(READY) ## measure what 20 open pages of 10,000 nodes cost Fleet, and a paint of the map; PASS or FAIL per requirement
 	nice $(BIN)/python -m bench.page
 
+.PHONY: bench-install
+bench-install: $(READY) ## measure the disk space of an installation from the wheel, without and with Echo; PASS or FAIL per requirement
+	nice $(BIN)/python -m bench.install_size
+
 .PHONY: bench-fleet-memory
 bench-fleet-memory: $(READY) ## measure the memory of Fleet with a hundred nodes, with and without gRPC
 	$(BIN)/python -m bench.fleet_memory

@@ -3,6 +3,7 @@
 Each has a pure-Python twin, so a build that fails only costs speed.
 """
 
+import os
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -20,12 +21,11 @@ def extension(module: str) -> Extension:
         depends=PARTS,
         include_dirs=[str(SOURCE)],  # where Cython looks for `ingero`, which is a namespace package
         optional=True,
+        extra_compile_args=["-g0"],
+        extra_link_args=["-Wl,-s"],  # symbols would double what is installed
     )
 
 
-setup(
-    ext_modules=[
-        extension("ingero.contract._native.codecs"),
-        extension("ingero.fleet._native.fast_path"),
-    ]
-)
+EXTENSIONS = ["ingero.contract._native.codecs", "ingero.fleet._native.fast_path"]
+IS_PURE = os.environ.get("INGERO_BUILD") == "pure"  # a wheel for every platform
+setup(ext_modules=[] if IS_PURE else [extension(module) for module in EXTENSIONS])

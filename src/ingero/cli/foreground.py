@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import click
 
+from ingero.cli.event_loop import new_event_loop
 from ingero.cli.show.logs import set_up_logging
 
 
@@ -26,7 +27,6 @@ def run_service(
     log_level: str,
 ) -> int:
     """Run `serve` until it ends; `serve` calls its argument once its listeners are open."""
-    import uvloop
 
     def announce(service: Started) -> None:
         if as_json:
@@ -41,7 +41,7 @@ def run_service(
         await serve(announce)
 
     set_up_logging(log_level)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(whole())
     return 0
 

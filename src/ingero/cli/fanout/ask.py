@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ingero.cli.event_loop import new_event_loop
 from ingero.cli.fanout.options import FanoutOptions
 from ingero.core.clocks.skew import ClockOffset
 from ingero.transport.fanout.ask import Fanout
@@ -28,11 +29,9 @@ def ask_nodes(options: FanoutOptions, *questions: tuple[Question, TakeReply]) ->
 
     Ctrl-C ends the questions; replies that have arrived by then are still delivered.
     """
-    import uvloop
-
     result = FanoutResult()
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_ask(options, questions, result))
     except KeyboardInterrupt:
         result.interrupted = True

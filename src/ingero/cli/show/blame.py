@@ -4,14 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from ingero.cli.show.table import printable
+from ingero.cli.show.table import aligned, coloured, columns_of, printable
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import LATER, NEXT_STEPS, Answer, Culprit
 
+_BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31;1", "32;1", "33;1", "36"
 _CLASS_WORDS = {
     CauseClass.COMPUTE: "its GPU is slow",
     CauseClass.HOST: "its host keeps the GPU waiting",
@@ -31,30 +28,29 @@ _NOBODY = {
 def print_answer(answer: Answer, price: float | None, read: str, picture: Path | None) -> None:
     """Print the whole answer for a reader."""
     answer = _printable(answer)
-    console = Console(soft_wrap=True, highlight=False)
     for culprit in answer.culprits:
-        _print_culprit(console, culprit)
+        _print_culprit(culprit)
     for culprit in answer.late:
-        console.print(Text(f"{_named(culprit)}: late, but the job loses nothing", style="cyan"))
+        print(coloured(f"{_named(culprit)}: late, but the job loses nothing", _CYAN))
     if not answer.culprits:
-        style = "bold yellow" if answer.cause or answer.not_sure else "bold green"
-        console.print(Text(_nobody(answer), style=style))
+        colour = _YELLOW if answer.cause or answer.not_sure else _GREEN
+        print(coloured(_nobody(answer), colour))
         if answer.cause in NEXT_STEPS:
-            console.print(f"  next   {NEXT_STEPS[answer.cause]}")
+            print(f"  next   {NEXT_STEPS[answer.cause]}")
     if answer.not_sure:
-        console.print(Text(f"Not sure, because {answer.not_sure}", style="yellow"))
-    _print_costs(console, answer, price)
+        print(coloured(f"Not sure, because {answer.not_sure}", "33"))
+    _print_costs(answer, price)
     printed = {f"{culprit.worker}: {_reason(culprit)}" for culprit in answer.culprits}
     evidence = [line for line in answer.evidence if line not in printed]
     if evidence:
-        console.print(Text("\nEvidence", style="bold"))
+        print(coloured("\nEvidence", _BOLD))
         for line in evidence:
-            console.print(f"  · {line}", markup=False)
+            print(f"  · {line}")
     for note in answer.notes:
-        console.print(Text(f"  note: {note}", style="dim"))
-    console.print(Text(f"\nread: {read}; source: {answer.source}", style="dim"))
+        print(coloured(f"  note: {note}", _DIM))
+    print(coloured(f"\nread: {read}; source: {answer.source}", _DIM))
     if picture is not None:
-        console.print(f"picture: {picture}", markup=False)
+        print(f"picture: {picture}")
 
 
 def _printable(answer: Answer) -> Answer:
@@ -113,29 +109,28 @@ def _loss(culprit: Culprit) -> str:
     return f"  loss   {bound}{culprit.loss:.1%}{error} of the job while it is slow{often}{when}"
 
 
-def _print_culprit(console: Console, culprit: Culprit) -> None:
-    line = Text(f"{_named(culprit)}: ", style="bold red")
-    line.append(_CLASS_WORDS.get(culprit.cause, str(culprit.cause)), style="bold")
-    console.print(line)
+def _print_culprit(culprit: Culprit) -> None:
+    what = _CLASS_WORDS.get(culprit.cause, str(culprit.cause))
+    print(coloured(f"{_named(culprit)}: ", _RED) + coloured(what, _BOLD))
     if culprit.loss is not None:
-        console.print(_loss(culprit))
+        print(_loss(culprit))
     if culprit.link is not None:
-        console.print(f"  link   {culprit.link}", markup=False)
+        print(f"  link   {culprit.link}")
     if culprit.excess is not None and culprit.error is not None:
         is_late = culprit.detail.startswith(LATER)
         over = "of a step later than its peers" if is_late else "own time over its peers"
         slower = f"{culprit.excess:+.1%} ±{culprit.error:.1%} {over}"
         extra = f", {_time(culprit.excess_s)} a step" if culprit.excess_s else ""
-        console.print(
+        print(
             f"  excess {slower}{extra}"
             + (f", every {culprit.period} steps" if culprit.period else "")
         )
     if culprit.collective:
-        console.print(f"  where  {culprit.collective}", markup=False)
+        print(f"  where  {culprit.collective}")
     if culprit.detail:
-        console.print(f"  why    {_reason(culprit)}", markup=False)
-    console.print(f"  sure   {culprit.confidence:.0%} ({culprit.cause})")
-    console.print(f"  next   {culprit.next_step}", markup=False)
+        print(f"  why    {_reason(culprit)}")
+    print(f"  sure   {culprit.confidence:.0%} ({culprit.cause})")
+    print(f"  next   {culprit.next_step}")
 
 
 def _reason(culprit: Culprit) -> str:
@@ -143,17 +138,17 @@ def _reason(culprit: Culprit) -> str:
     return culprit.detail.split(": ", 1)[-1] if culprit.cause is CauseClass.HANG else culprit.detail
 
 
-def _print_costs(console: Console, answer: Answer, price: float | None) -> None:
+def _print_costs(answer: Answer, price: float | None) -> None:
     if answer.step_time_s is None:
         return
-    console.print()
+    print()
     line = f"step   {_time(answer.step_time_s)}"
     if answer.loss_s and answer.loss_s > 0:
         without, change = answer.step_time_s - answer.loss_s, -answer.loss_s / answer.step_time_s
         line += f"; without this {_time(without)} ({change:+.1%})"
-    console.print(line)
+    print(line)
     if answer.loss_gpu_hours:
-        console.print(
+        print(
             f"loss   {answer.loss_gpu_hours:.3g} GPU hours in {answer.steps} recorded steps "
             f"on {answer.gpus} GPUs"
         )
@@ -163,39 +158,44 @@ def _print_costs(console: Console, answer: Answer, price: float | None) -> None:
             if dollars is not None
             else "give --rate, or --gpu-model and --provider, for dollars"
         )
-        console.print(f"price  {money}")
+        print(f"price  {money}")
 
 
 def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None) -> None:
     """Print the what-if table."""
     answer = _printable(answer)
-    console = Console(soft_wrap=True, highlight=False)
     if answer.step_time_s is None or not rows:
         why = (
             "the job hangs; `ingero blame` shows what it waits for"
             if answer.cause is CauseClass.HANG
             else answer.not_sure
         )
-        console.print(f"Nothing to save was found{': ' + why if why else '.'}", markup=False)
+        print(f"Nothing to save was found{': ' + why if why else '.'}")
         return
-    console.print(f"step now {_time(answer.step_time_s)} on {answer.gpus} GPUs\n")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("fix")
-    for name in ("step time", "saved", "share", "GPU hours a day", "$ per hour, at most"):
-        table.add_column(name, justify="right")
+    print(f"step now {_time(answer.step_time_s)} on {answer.gpus} GPUs\n")
+    lines = [["fix", "step time", "saved", "share", "GPU hours a day", "$ per hour, at most"]]
     for row in rows:
         dollars = "–" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:,.2f}"
-        table.add_row(
-            Text(printable(row["fix"])),
-            _time(row["step_time"]),
-            _time(row["saved"]),
-            f"{row['saved_share']:.1%}",
-            f"{row['gpu_hours_per_day']:,.1f}",
-            dollars,
+        lines.append(
+            [
+                printable(row["fix"]),
+                _time(row["step_time"]),
+                _time(row["saved"]),
+                f"{row['saved_share']:.1%}",
+                f"{row['gpu_hours_per_day']:,.1f}",
+                dollars,
+            ]
         )
-    console.print(table)
+    widths = [max(map(columns_of, column)) for column in zip(*lines, strict=True)]
+    for number, (fix, *figures) in enumerate(lines):
+        right = (
+            " " * (width - columns_of(text)) + text
+            for text, width in zip(figures, widths[1:], strict=True)
+        )
+        line = aligned([fix, *right], widths)
+        print(line if number else coloured(line, _BOLD))
     if price is None:
-        console.print("\ngive --rate, or --gpu-model and --provider, for dollars")
+        print("\ngive --rate, or --gpu-model and --provider, for dollars")
 
 
 def _time(seconds: float | None) -> str:
