@@ -157,7 +157,7 @@ async def test_calls_beyond_the_limit_are_refused_with_a_delay() -> None:
         await release.wait()
         return Reply()
 
-    service = OtlpService(lambda *_: Key("k", b""), receive, lambda _: ())
+    service = OtlpService(lambda *_: Key("k", b""), receive, lambda *_: ())
     listener = grpc_listener("127.0.0.1:0", None, service, max_running=2)
     await listener.start()
     async with grpc.aio.insecure_channel(listener.address) as channel:

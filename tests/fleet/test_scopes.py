@@ -10,6 +10,8 @@ from tests.support.pushes import NEVER_S, PB, post, protobuf
 from tests.support.pushes import running as running_fleet
 from tests.support.tokens import private
 
+from ingero.contract.names import QUORUM_HEADER, THRESHOLD_HEADER
+from ingero.contract.otlp.body import Encoding
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.listen import parse_address
 from ingero.transport.tls import ClientTls, client_context
@@ -83,6 +85,32 @@ async def test_a_token_pushes_to_its_clusters_only(scoped: dict[str, Any]) -> No
         async with session.get(status, headers=bearer(EAST)) as reply:
             listed = [cluster["cluster_id"] for cluster in (await reply.json())["clusters"]]
         assert listed == ["east"]
+
+
+async def test_refusals_tell_the_threshold_only_to_who_may_know_it(scoped: dict[str, Any]) -> None:
+    """A refused push names a cluster, too, which may be that of somebody else."""
+    async with running(**scoped) as fleet, aiohttp.ClientSession() as session:
+        for number in range(8):
+            for cluster in ("east", "west"):
+                fleet.processor.push(
+                    protobuf(f"n{number}", 0.9, cluster=cluster), Encoding.PROTOBUF, None, 0.0, 0
+                )
+        fleet.processor.tick(1.0)
+        url = f"http://{fleet.addresses['http']}/v1/metrics?cluster_id="
+        found = {}
+        for cluster in ("east", "west"):
+            for token in (PUSH, READ, EAST, "nobody-knows-0123456789"):
+                for kind, body in (("x-protobuf", b"\xff"), ("x-protobuf", b"\xff" * 99_999),
+                                   ("xml", b"")):  # fmt: skip
+                    headers = {**bearer(token), "Content-Type": f"application/{kind}"}
+                    async with session.post(url + cluster, data=body, headers=headers) as reply:
+                        assert reply.status >= 400
+                        found.setdefault((cluster, token), set()).add(
+                            THRESHOLD_HEADER in reply.headers or QUORUM_HEADER in reply.headers
+                        )
+        may_know = {key for key, told in found.items() if told == {True}}
+        assert may_know == {("east", PUSH), ("west", PUSH), ("east", EAST)}
+        assert all(told == {False} for key, told in found.items() if key not in may_know)
 
 
 async def test_a_wrong_token_file_does_not_keep_an_old_certificate(tmp_path: Path) -> None:

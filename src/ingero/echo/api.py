@@ -247,7 +247,7 @@ class Gate:
         if request.method not in SAFE_METHODS and is_foreign(request.scope["headers"]):
             error = ToolRefused("foreign_origin", FOREIGN_ORIGIN, HTTPStatus.FORBIDDEN)
             return refusal(error, entry.request_id)
-        if request.url.path.startswith(_OPEN) or is_page(request):
+        if request.scope["path"].startswith(_OPEN) or is_page(request):
             wait_s = self._by_address.take(self._address(request), now_s)
             return _too_many(wait_s, entry) if wait_s else None
         key = self._api.access.check(

@@ -57,7 +57,7 @@ class Receiver:
             self.replies[transport, reply.status] += 1
             return reply
 
-        return OtlpService(admit, receive, lambda _: ())
+        return OtlpService(admit, receive, lambda *_: ())
 
     async def _receive(self, inbound: Inbound, sequence_name: str) -> Reply:
         sender, body = inbound.sender, inbound.body

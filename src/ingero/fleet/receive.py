@@ -15,6 +15,7 @@ from ingero.config.providers import ProviderLookup
 from ingero.contract.names import (
     ASK_HEADER,
     ASK_METADATA,
+    DEFAULT_CLUSTER,
     QUORUM_HEADER,
     QUORUM_METADATA,
     QUORUM_REASON_HEADER,
@@ -145,7 +146,7 @@ class Receiver:
             return None
         encoding = Encoding.JSON if is_json else Encoding.PROTOBUF
         cluster = self._named_cluster(query, header)
-        reply = None
+        reply, admitted = None, None
         if self.draining or self.max_requests_per_s or self.http_token.is_required:
             presented = authorization.decode("latin-1") if authorization else None
             admitted = self._admit(self.http_token, presented, address)
@@ -174,7 +175,8 @@ class Receiver:
                 content = encode_response(MetricsRequest, encoding, taken.partial)
                 return _render(Reply(headers=headers), encoding, date, content)
         self.replies["http", reply.status] += 1
-        reply = replace(reply, headers=self.http_headers(cluster))
+        sender = admitted if isinstance(admitted, Key) else None
+        reply = replace(reply, headers=self.http_headers(cluster, sender))
         content = encode_status(
             encoding, GRPC_CODES[reply.status], reply.message, reply.retry_after_s
         )
@@ -198,7 +200,7 @@ class Receiver:
         kept = replies.get(cluster)
         if kept is not None and kept[0] is served:
             return kept[1]
-        reply = Reply(headers=self.http_headers(cluster))
+        reply = Reply(headers=self._headers(_HTTP_NAMES, cluster, ""))
         rendered = _render(reply, encoding, date, encode_response(MetricsRequest, encoding))
         if served is not COLD_START:  # before the first threshold, any push may set it
             replies[cluster] = (served, rendered)
@@ -225,13 +227,21 @@ class Receiver:
             self.grpc_headers,
         )
 
-    def http_headers(self, cluster: str | None) -> tuple[tuple[str, str], ...]:
-        """Return the headers of a reply to a request that could not be read."""
-        return self._headers(_HTTP_NAMES, cluster or "", "")
+    def http_headers(self, cluster: str | None, sender: Key | None) -> tuple[tuple[str, str], ...]:
+        """Return the headers of a refusal: the threshold, where the sender may know it."""
+        return self._refusal_headers(_HTTP_NAMES, self.http_token, cluster, sender)
 
-    def grpc_headers(self, cluster: str | None) -> tuple[tuple[str, str], ...]:
+    def grpc_headers(self, cluster: str | None, sender: Key | None) -> tuple[tuple[str, str], ...]:
         """Return the same as gRPC metadata."""
-        return self._headers(_GRPC_NAMES, cluster or "", "")
+        return self._refusal_headers(_GRPC_NAMES, self.grpc_token, cluster, sender)
+
+    def _refusal_headers(
+        self, names: _Names, access: Access, cluster: str | None, sender: Key | None
+    ) -> tuple[tuple[str, str], ...]:
+        may_know = not access.is_required or (
+            sender is not None and sender.may_see(cluster or DEFAULT_CLUSTER)
+        )
+        return self._headers(names, cluster or "", "") if may_know else ()
 
     def _counted(self, transport: str, admitted: Key | Reply) -> Key | Reply:
         if isinstance(admitted, Reply):
@@ -245,7 +255,7 @@ class Receiver:
         with self._outcome_counted(transport):
             refused = refused_cluster(inbound.sender, inbound)
             if refused is not None:
-                return self._refused(transport, names, inbound, refused)
+                return self._refused(transport, inbound, refused)
             taken = self._take(inbound)
         return self._accepted(names, taken)
 
@@ -254,13 +264,14 @@ class Receiver:
         with self._outcome_counted(transport):
             refused = await asyncio.to_thread(refused_cluster, inbound.sender, inbound)
             if refused is not None:
-                return self._refused(transport, names, inbound, refused)
+                return self._refused(transport, inbound, refused)
             taken = await self._take_large(inbound)
         return self._accepted(names, taken)
 
-    def _refused(self, transport: str, names: _Names, inbound: Inbound, refused: Reply) -> Reply:
+    def _refused(self, transport: str, inbound: Inbound, refused: Reply) -> Reply:
         self.replies[transport, refused.status] += 1
-        return replace(refused, headers=self._headers(names, inbound.cluster or "", ""))
+        headers_for = self.grpc_headers if transport == "grpc" else self.http_headers
+        return replace(refused, headers=headers_for(inbound.cluster, inbound.sender))
 
     @contextlib.contextmanager
     def _outcome_counted(self, transport: str) -> Iterator[None]:

@@ -69,6 +69,19 @@ def test_an_answer_without_rows_is_one_line() -> None:
     assert to_csv({"of": 2, "found": [{"a": 1}, {"b": "x"}]}) == "a,b\n1,\n,x\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"), ("@SUM(A1)", "'@SUM(A1)"), ("|calc", "'|calc"), ("%x", "'%x"),
+        ("-1+cmd", "'-1+cmd"), ("-1.5", "-1.5"), ("\n=1", "'\\x0a=1"), ("\x1b[2J", "\\x1b[2J"),
+        ("a\u202eb", "a\\u202eb"), ("a=1", "a=1"),
+    ],
+)  # fmt: skip
+def test_a_cell_is_neither_a_formula_nor_an_escape_sequence(text: str, cell: str) -> None:
+    """Columns may be named by whoever asks, cells hold what anybody pushed."""
+    assert to_csv({"columns": [text], "rows": [[text]]}) == f"{cell}\n{cell}\n"
+
+
 def test_a_question_is_asked_in_a_browser(echo: RunningEcho, tmp_path: Path) -> None:
     with chromium() as browser:
         for scheme in ("light", "dark"):

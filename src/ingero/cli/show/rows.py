@@ -2,20 +2,16 @@
 
 import csv
 import json
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from ingero.cli.show.safe_output import visible_json
 from ingero.cli.show.table import aligned, columns_of, printable
+from ingero.core.csv_cell import csv_cell
 
 LOOK_AHEAD_ROWS = 2000  # column widths are measured on these rows and used for all others
 WIDEST = 200  # a longer cell is printed whole, but no other row is padded to its width
-
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class RowPrinter:
@@ -33,12 +29,12 @@ class RowPrinter:
         """Take the names of the columns."""
         self._header = _keys(header) if self.form == "json" else list(header)
         if self.form == "csv":
-            self._csv.writerow([_cell(name) for name in header])
+            self._csv.writerow([csv_cell(name) for name in header])
 
     def rows(self, rows: Sequence[Sequence[Any]]) -> None:
         """Print more rows."""
         if self.form == "csv":
-            self._csv.writerows([_cell(value) for value in row] for row in rows)
+            self._csv.writerows([csv_cell(value) for value in row] for row in rows)
         elif self.form == "json":
             for row in rows:
                 text = json.dumps(
@@ -80,17 +76,6 @@ class RowPrinter:
     def _print_lines(self, lines: Sequence[Sequence[str]]) -> None:
         for line in lines:
             print(aligned(line, self._widths or []))
-
-
-def _cell(value: object) -> object:
-    """Return the cell of a CSV file; a text that a spreadsheet would run as a formula gets a `'`.
-
-    Numbers stay numbers, also those written as text.
-    """
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if value.startswith(_FORMULA) and not _NUMBER.fullmatch(value) else text
 
 
 def _keys(header: Sequence[str]) -> list[str]:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, TextIO, cast
 
+from ingero.core.csv_cell import escaped
+
 # Control characters except tab and newline; soft hyphens, marks of direction, joiners, separators
 # of lines, tags and other characters without a shape; halves of surrogate pairs.
 _UNSAFE: Final = re.compile(
@@ -37,12 +39,6 @@ def _escaped_in_json(match: re.Match[str]) -> str:
 
 def _escaped(match: re.Match[str]) -> str:
     return escaped(match[0])
-
-
-def escaped(character: str) -> str:
-    """Return the visible escape of one character."""
-    number = ord(character)
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 class SafeStream:

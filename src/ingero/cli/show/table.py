@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from unicodedata import combining, east_asian_width
 
-from ingero.cli.show.safe_output import escaped, visible_json
+from ingero.cli.show.safe_output import visible_json
+from ingero.core.csv_cell import printed
 
 _SEVERITY_COLOURS = {"HIGH": "31;1", "CRITICAL": "31;1", "MEDIUM": "33", "LOW": "36"}
 
@@ -17,9 +18,7 @@ def printable(value: object) -> str:
     if value is None:
         return ""
     text = _number(value) if isinstance(value, float) else str(value)
-    return (
-        text if text.isprintable() else "".join(c if c.isprintable() else escaped(c) for c in text)
-    )
+    return printed(text)
 
 
 def _number(value: float) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ingero.core.csv_cell import csv_cell
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.transport.http import SAFE_METHODS, json_response
@@ -28,7 +29,7 @@ def is_page(request: Request) -> bool:
 
     `/` is also a path of MCP, so a browser is told by what it accepts.
     """
-    path = request.url.path
+    path = request.scope["path"]
     if request.method not in SAFE_METHODS:
         return False
     if path == "/":
@@ -83,9 +84,6 @@ def to_csv(answer: Mapping[str, Any]) -> str:
 
 
 def _cell(value: object) -> object:
-    """Return what stands in a cell; text that a spreadsheet would run as a formula is quoted."""
     if isinstance(value, dict | list):
-        return msgspec.json.encode(value).decode()
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return "'" + value
-    return value
+        value = msgspec.json.encode(value).decode()
+    return csv_cell(value)

@@ -96,7 +96,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         address = peer_address(context.peer())
         sender = self._service.admit(metadata.get(AUTHORIZATION), address)
         if isinstance(sender, Reply):
-            return replace(sender, headers=tuple(self._service.headers_for(cluster)))
+            return replace(sender, headers=tuple(self._service.headers_for(cluster, None)))
         try:
             body = await self._messages.read(context)
             inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, sender, address, wait)
@@ -109,7 +109,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
             reply = Reply(408, message="the message did not arrive in time")
         if reply.status == 200 or reply.headers:
             return reply
-        return replace(reply, headers=tuple(self._service.headers_for(cluster)))
+        return replace(reply, headers=tuple(self._service.headers_for(cluster, sender)))
 
     async def _pass_on(self, inbound: Inbound, address: str) -> Reply:
         size = len(inbound.body)

@@ -68,12 +68,13 @@ class OtlpService:
     """What a listener asks of its service.
 
     `admit` gets the Authorization header and the address before anything of the body is read, and
-    returns the sender or the refusal. `headers_for(cluster)` is for errors before `receive`.
+    returns the sender or the refusal. `headers_for(cluster, sender)` is for errors before
+    `receive`; there is no sender where it was not admitted.
     """
 
     admit: Callable[[str | None, str | None], Key | Reply]
     receive: Callable[[Inbound], Reply | Awaitable[Reply]]
-    headers_for: Callable[[str | None], Headers]
+    headers_for: Callable[[str | None, Key | None], Headers]
 
 
 async def settled(reply: Reply | Awaitable[Reply]) -> Reply:
@@ -94,15 +95,17 @@ def otlp_endpoint(
     decompressing = Decompressor().decompress
 
     async def endpoint(request: Request) -> Response:
-        cluster = cluster_of(request.url.query, request.headers.get(CLUSTER_HEADER))
+        query = request.scope["query_string"].decode("latin-1")
+        cluster = cluster_of(query, request.headers.get(CLUSTER_HEADER))
         encoding = encoding_of(request.headers.get("content-type", ""))
         address = request.client.host if request.client else None
         admitted = service.admit(request.headers.get(AUTHORIZATION), address)
         if isinstance(admitted, Reply):
-            reply = replace(admitted, headers=tuple(service.headers_for(cluster)))
+            reply = replace(admitted, headers=tuple(service.headers_for(cluster, None)))
         elif encoding is None:
             message = "Content-Type must be application/x-protobuf or application/json"
-            reply = Reply(415, message=message, headers=tuple(service.headers_for(cluster)))
+            headers = tuple(service.headers_for(cluster, admitted))
+            reply = Reply(415, message=message, headers=headers)
         else:
             try:
                 body = await read_request_body(request, max_body_bytes)
@@ -110,10 +113,10 @@ def otlp_endpoint(
                 async with decompressing(body, packed) as plain:
                     inbound = Inbound(kind, plain, encoding, cluster, admitted, address, wait)
                     reply = await settled(service.receive(inbound))
-            except MalformedPush as error:
-                reply = Reply(400, message=str(error), headers=tuple(service.headers_for(cluster)))
-            except TooLarge as error:
-                reply = Reply(413, message=str(error), headers=tuple(service.headers_for(cluster)))
+            except (MalformedPush, TooLarge) as error:
+                status = 413 if isinstance(error, TooLarge) else 400
+                headers = tuple(service.headers_for(cluster, admitted))
+                reply = Reply(status, message=str(error), headers=headers)
         return render(kind, encoding or Encoding.JSON, reply)
 
     return endpoint
