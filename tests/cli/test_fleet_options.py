@@ -72,7 +72,7 @@ async def test_they_show_what_the_agent_shows(
             await asyncio.to_thread(ask, api)
         config.write_text(f"fleet:\n  tls: {{{files}}}\n  token_file: {secured['token_file']}\n")
         assert await asyncio.to_thread(ask, api) == Status([])
-        checks = await asyncio.to_thread(check_fleet, otlp, "default", None)
+        checks = await asyncio.to_thread(check_fleet, fleet_client(otlp, None), "default")
         assert [(check.name, check.passed) for check in checks][:3] == [
             ("reach", True),
             ("TLS", True),
@@ -125,17 +125,22 @@ async def test_a_wrong_port_or_scheme_is_told_with_what_to_write_instead(
         told = await refused(f"http://{grpc}")
         assert "does not use HTTP" in told and told.isprintable()
         assert [
-            check.name for check in await asyncio.to_thread(check_fleet, f"http://{api}", "c", None)
+            check.name
+            for check in await asyncio.to_thread(
+                check_fleet, fleet_client(f"http://{api}", None), "c"
+            )
         ] == [
             "reach",
             "push",
         ]
-        (_, tls) = await asyncio.to_thread(check_fleet, f"https://{otlp}", "c", None)
+        (_, tls) = await asyncio.to_thread(check_fleet, fleet_client(f"https://{otlp}", None), "c")
         assert (tls.passed, "write http://" in tls.recommendation) == (False, True)
-        (*_, quorum) = await asyncio.to_thread(check_fleet, f"http://{otlp}", "c", None)
+        (*_, quorum) = await asyncio.to_thread(
+            check_fleet, fleet_client(f"http://{otlp}", None), "c"
+        )
         assert (quorum.name, quorum.passed, quorum.optional) == ("quorum", False, True)
         with pytest.raises(ConfigError, match="write http://host:4318"):
-            check_fleet(otlp, "c", None)
+            check_fleet(fleet_client(otlp, None), "c")
 
 
 async def test_a_cluster_nobody_pushes_for_is_an_error_not_good_news(

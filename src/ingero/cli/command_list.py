@@ -35,6 +35,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("merge", MANY, "merge trace databases into one file", f"{_COMMANDS}.merge:command"),
     ("export", MANY, "write a timeline for Perfetto", f"{_COMMANDS}.export:command"),
     ("up", OPERATE, "run Fleet and Echo on this machine", f"{_SERVICES}.up:command"),
+    ("context", OPERATE, "choose the Fleet that commands ask", f"{_COMMANDS}.context:command"),
     ("silence", OPERATE, "mute alerts about a node or a job", f"{_COMMANDS}.silence:command"),
     ("alert", OPERATE, "send a test alert to a target", f"{_SERVICES}.alert:command"),
     ("rates", OPERATE, "show, check and update GPU prices", f"{_COMMANDS}.rates:command"),

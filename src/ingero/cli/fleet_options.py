@@ -1,38 +1,62 @@
-"""The Fleet that a command asks, with the certificates and the token of `ingero fleet-push`."""
+"""The Fleet that a command asks: its address, certificates, token and cluster."""
 
 from pathlib import Path
 
 import click
 
-from ingero.config.ingero import load_ingero
+from ingero.cli.params import stacked
+from ingero.config.contexts import Context, find_context
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.transport.bearer import token_from
 from ingero.transport.fleet_client import FleetClient
 from ingero.transport.tls import ClientTls
 
-FLEET_URL = click.option(
-    "--fleet",
-    default="http://127.0.0.1:8080",
-    show_default=True,
-    metavar="URL",
-    help="Address of Fleet's threshold API.",
+FLEET = stacked(
+    click.option(
+        "--fleet",
+        metavar="URL",
+        show_default="that of ingero.yaml, else http://127.0.0.1:8080",
+        help="Address of Fleet's API.",
+    ),
+    click.option(
+        "--context",
+        metavar="NAME",
+        show_default="the one in use",
+        help="Context of ingero.yaml to take address, token and cluster from.",
+    ),
+    click.option(
+        "--ca-cert",
+        type=click.Path(path_type=Path),
+        help="Authority that signed Fleet's certificate.",
+    ),
 )
-FLEET_CA = click.option(
-    "--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate."
+CLUSTER = stacked(
+    click.option(
+        "--cluster",
+        metavar="NAME",
+        show_default="that of ingero.yaml, else all",
+        help="Cluster to ask about.",
+    ),
+    click.option("--all-clusters", is_flag=True, help="Ask about all clusters."),
 )
 
 
-def fleet_client(url: str, ca_cert: Path | None) -> FleetClient:
-    """Build a client from `fleet.tls`, `fleet.insecure` and `fleet.token_file` of ingero.yaml.
-
-    The token of the environment variable wins over that of the file, as in every command.
-    `ca_cert` wins over `fleet.tls.ca`.
-    """
-    fleet = load_ingero().fleet
-    token = token_from(fleet.token_file, FLEET_TOKEN_VARIABLE)
+def fleet_client(
+    url: str | None, ca_cert: Path | None, context: str | Context | None = None
+) -> FleetClient:
+    """Build a client from a context of ingero.yaml; `url` and `ca_cert` win over it."""
+    chosen = context if isinstance(context, Context) else find_context(context)
+    settings, tls = chosen.settings, chosen.settings.tls
     return FleetClient(
-        url=url,
-        tls=ClientTls(ca=ca_cert or fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key),
-        token=token,
-        may_send_plaintext=fleet.insecure,
+        url=url or chosen.url,
+        tls=ClientTls(ca=ca_cert or tls.ca, cert=tls.cert, key=tls.key),
+        token=token_from(settings.token_file, FLEET_TOKEN_VARIABLE),
+        may_send_plaintext=settings.insecure,
     )
+
+
+def chosen_cluster(cluster: str | None, all_clusters: bool, context: str | None) -> str | None:
+    """Return the cluster that a command is about; None for all of them."""
+    if cluster is not None and all_clusters:
+        raise click.UsageError("--cluster and --all-clusters exclude each other")
+    return None if all_clusters else cluster or find_context(context).settings.cluster_id

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ingero.config.ingero_agent import AgentConfig
-from ingero.config.ingero_fleet import FleetBlockConfig
+from ingero.config.ingero_fleet import OWN_CONTEXT, ContextConfig, FleetBlockConfig
 from ingero.config.merge import merged
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
@@ -207,6 +207,11 @@ class IngeroConfig:
 
     agent: AgentConfig = field(default_factory=AgentConfig)
     fleet: FleetBlockConfig = field(default_factory=FleetBlockConfig)
+    contexts: dict[str, ContextConfig] = setting(
+        {},
+        help="Other Fleets to ask, by name: `url`, `endpoint`, `cluster_id`, `token_file`, "
+        "`insecure` and `tls` as in `fleet`. `ingero context use NAME` chooses one.",
+    )
     health: HealthConfig = field(default_factory=HealthConfig)
     signals: SignalsConfig = field(default_factory=SignalsConfig)
     remediate: RemediateConfig = field(default_factory=RemediateConfig)
@@ -218,11 +223,18 @@ class IngeroConfig:
     inference: object = None
     prometheus: object = None
 
+    def __post_init__(self) -> None:
+        if OWN_CONTEXT in self.contexts:
+            raise ConfigError(f"contexts.{OWN_CONTEXT}: this is the name of the `fleet` block")
+
+
+SYSTEM_CONFIG = Path("/etc/ingero/ingero.yaml")
+
 
 def find_config() -> Path | None:
     """Return the configuration file of this node: the one in $INGERO_CONFIG, else the first found.
 
-    The search order is `./ingero.yaml`, `/etc/ingero/` and `~/.config/ingero/`. Raises ConfigError
+    The search order is `./ingero.yaml`, `~/.config/ingero/` and `/etc/ingero/`. Raises ConfigError
     where another user of the machine has put the file there.
     """
     given = os.environ.get(CONFIG_VARIABLE)
@@ -230,8 +242,8 @@ def find_config() -> Path | None:
         return Path(given)
     places = (
         Path("ingero.yaml"),
-        Path("/etc/ingero/ingero.yaml"),
         home() / ".config" / "ingero" / "ingero.yaml",
+        SYSTEM_CONFIG,
     )
     found = next((place for place in places if place.is_file()), None)
     if found is not None:

@@ -31,6 +31,31 @@ class FleetTlsConfig:
     )
 
 
+OWN_CONTEXT = "default"  # the name of the `fleet` block among contexts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextConfig:
+    """One of `contexts`: a Fleet that a person asks, with keys that mean the same as in `fleet`."""
+
+    url: str | None = setting(None, metavar="URL", help="Address of Fleet's API and page.")
+    endpoint: str | None = setting(
+        None,
+        metavar="HOST:PORT|URL",
+        help="Address for pushes, which `ingero check --fleet` tests.",
+    )
+    cluster_id: str | None = setting(None, metavar="NAME", help="Cluster that commands show.")
+    token_file: Path | None = setting(None, help="File with the bearer token.")
+    insecure: bool = setting(False, help="Allow plain text to another machine.")
+    tls: FleetTlsConfig = field(default_factory=FleetTlsConfig)
+
+    def __post_init__(self) -> None:
+        if not (self.url or self.endpoint):
+            raise ConfigError(
+                "url: missing; give the address of Fleet's API, such as https://fleet:8080"
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetBlockConfig:
     """The `fleet` block: where to push, under which name, and which nodes a fan-out queries."""
@@ -41,6 +66,12 @@ class FleetBlockConfig:
         metavar="HOST:PORT|URL",
         help="Address of the Fleet to push to: gRPC on port 4317, HTTP on port 4318 or with a "
         "path. Required to push.",
+    )
+    url: str | None = setting(
+        None,
+        metavar="URL",
+        computed="port 8080 of the machine in `endpoint`",
+        help="Address of Fleet's API and page, which `ingero status`, `top` and `silence` ask.",
     )
     protocol: Protocol | None = setting(
         None,

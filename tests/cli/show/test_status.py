@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ingero.cli.show.status import exit_status, print_clusters
+from ingero.cli.show.status import exit_status, status_text
 from ingero.contract.fleet_api import ClusterStatus, NodeStatus, RankCounts
 from ingero.contract.verdict import Verdict, VerdictState
 
@@ -106,6 +106,6 @@ def test_exit_status_and_words_agree(
     words: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_clusters(clusters, show_all=False)
+    print(status_text(clusters, show_all=False))
     assert words in capsys.readouterr().out
     assert exit_status(clusters) == status

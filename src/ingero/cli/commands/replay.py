@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ingero.cli.fleet_options import FLEET_CA, FLEET_URL, fleet_client
+from ingero.cli.fleet_options import FLEET, fleet_client
 from ingero.cli.params import AS_JSON
 from ingero.cli.recordings.ask import ask_replay
 from ingero.cli.show.table import print_json, render_table
@@ -31,10 +31,16 @@ MAX_INPUT_BYTES = 512 << 20  # Fleet keeps 64 MiB, compressed
     type=click.Path(path_type=Path),
     help="Folder with recorded inputs that has the episode; Fleet is asked if omitted.",
 )
-@FLEET_URL
 @AS_JSON
-@FLEET_CA
-def command(what: str, folder: Path | None, fleet: str, as_json: bool, ca_cert: Path | None) -> int:
+@FLEET
+def command(
+    what: str,
+    folder: Path | None,
+    as_json: bool,
+    fleet: str | None,
+    context: str | None,
+    ca_cert: Path | None,
+) -> int:
     """Repeat Fleet's decisions from its recorded inputs, with the reasons.
 
     WHAT is the folder that `ingero-fleet --record-inputs` wrote, or the id of an episode. For a
@@ -56,7 +62,7 @@ def command(what: str, folder: Path | None, fleet: str, as_json: bool, ca_cert: 
         result = ask_replay(what, folder or Path(what), wants_peers=as_json)
     else:
         with TemporaryDirectory(prefix="ingero-replay-") as kept:
-            _fetch(what, fleet_client(fleet, ca_cert), Path(kept))
+            _fetch(what, fleet_client(fleet, ca_cert, context), Path(kept))
             result = ask_replay(what, Path(kept), wants_peers=as_json)
     if as_json:
         print_json(_as_json(result))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ingero.cli.fleet_options import FLEET_CA, FLEET_URL, fleet_client
+from ingero.cli.fleet_options import FLEET, fleet_client
 from ingero.cli.show.report import redacted, report_page
 from ingero.cli.show.table import printable
 from ingero.contract.api_paths import FLEET_EPISODE
@@ -21,10 +21,14 @@ from ingero.files import replace_file
     help="File to write; the id of the episode with .html if omitted.",
 )
 @click.option("--redact", is_flag=True, help="Replace the names of nodes, jobs and the cluster.")
-@FLEET_URL
-@FLEET_CA
+@FLEET
 def command(
-    episode: str, output: Path | None, redact: bool, fleet: str, ca_cert: Path | None
+    episode: str,
+    output: Path | None,
+    redact: bool,
+    fleet: str | None,
+    context: str | None,
+    ca_cert: Path | None,
 ) -> int:
     """Write one HTML file about an episode.
 
@@ -38,7 +42,7 @@ def command(
       ingero report 561783c82f0dea4b -o for-the-vendor.html --redact
     """
     path = FLEET_EPISODE.format(episode=check_episode_id(episode))
-    found = fleet_client(fleet, ca_cert).get(path, Episode)
+    found = fleet_client(fleet, ca_cert, context).get(path, Episode)
     target = output or Path(f"{episode}.html")
     replace_file(target, report_page(redacted(found) if redact else found).encode())
     print(f"wrote {printable(str(target))}")

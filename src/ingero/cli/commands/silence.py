@@ -2,13 +2,12 @@
 
 import sys
 import time
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
-from ingero.cli.fleet_options import FLEET_CA, FLEET_URL, fleet_client
+from ingero.cli.fleet_options import CLUSTER, FLEET, chosen_cluster, fleet_client
 from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.show.table import print_json, printable, render_table
 from ingero.cli.show.verdicts import ago
@@ -28,21 +27,20 @@ Request = TypeVar("Request", SilenceRequest, LiftRequest)
     "--for", "how_long", type=Duration(), help="Duration of the silence, such as 30m, 2h or 1d."
 )
 @click.option("--why", help="Reason for the silence, shown to others.")
-@click.option("--cluster", help="Cluster of the node or job; all clusters if omitted.")
 @click.option("--force", is_flag=True, help="Silence a node or job that Fleet has never seen.")
-@FLEET_URL
+@CLUSTER
 @AS_JSON
-@FLEET_CA
+@FLEET
 def command(
     target: str,
     lifted: str | None,
     how_long: float | None,
     why: str | None,
-    cluster: str | None,
     force: bool,
-    fleet: str,
+    cluster: str | None,
+    all_clusters: bool,
     as_json: bool,
-    ca_cert: Path | None,
+    **where: Any,
 ) -> int:
     """Mute alerts about a node or a job for a while.
 
@@ -65,7 +63,8 @@ def command(
       ingero silence list
       ingero silence lift gpu-node-17
     """
-    client = fleet_client(fleet, ca_cert)
+    client = fleet_client(where["fleet"], where["ca_cert"], where["context"])
+    cluster = chosen_cluster(cluster, all_clusters, where["context"])
     if target == "list":
         listed = client.get(FLEET_SILENCES, SilenceList)
         print_json(msgspec.to_builtins(listed)) if as_json else _show(listed.silences)

@@ -8,30 +8,38 @@ import click
 import msgspec
 
 from ingero.cli.exit_status import Question
-from ingero.cli.fleet_options import FLEET_CA, FLEET_URL, fleet_client
+from ingero.cli.fleet_options import CLUSTER, FLEET, chosen_cluster, fleet_client
 from ingero.cli.params import AS_JSON
-from ingero.cli.show.status import HOW_TO_PUSH, exit_status, print_clusters
-from ingero.cli.show.table import print_json
+from ingero.cli.show.screen import Screen
+from ingero.cli.show.status import HOW_TO_PUSH, exit_status, status_text
+from ingero.cli.show.table import coloured, print_json, printable
+from ingero.cli.show.verdicts import ago
 from ingero.contract.api_paths import FLEET_STATUS
 from ingero.contract.fleet_api import ClusterStatus, NodeStatus, Status
 from ingero.errors import Unavailable
+from ingero.transport.fleet_client import FleetClient
 
 WATCH_S = 2.0
 
 
 @click.command(cls=Question)
-@FLEET_URL
-@click.option("--cluster", help="Show only this cluster.")
+@CLUSTER
 @click.option("--all", "show_all", is_flag=True, help="List healthy nodes too.")
-@click.option("--watch", is_flag=True, help="Repeat every two seconds, until Ctrl-C.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show the newest answer in place, every two seconds, until Ctrl-C.",
+)
 @AS_JSON
-@FLEET_CA
+@FLEET
 def command(
-    fleet: str,
     cluster: str | None,
+    all_clusters: bool,
     show_all: bool,
     watch: bool,
     as_json: bool,
+    fleet: str | None,
+    context: str | None,
     ca_cert: Path | None,
 ) -> int:
     """Show who is slow now, by cluster.
@@ -45,8 +53,8 @@ def command(
     it does not answer, nobody pushes, or there is nothing to compare yet. Ranks and nodes that are
     silenced, and ranks that are late without a cost, do not count as slow.
 
-    Certificates and the token are those of `fleet` in ingero.yaml; --ca-cert and the token in
-    $INGERO_FLEET_TOKEN take precedence.
+    Address, certificates, token and cluster are those of `fleet` in ingero.yaml, or of the context
+    in use; options and the token in $INGERO_FLEET_TOKEN take precedence.
 
     \b
     Examples:
@@ -54,17 +62,16 @@ def command(
       ingero status --fleet https://fleet:8080 --watch
       ingero status --json | jq '.clusters[].nodes[] | select(.straggler)'
     """
+    client = fleet_client(fleet, ca_cert, context)
+    wanted = chosen_cluster(cluster, all_clusters, context)
+    if watch and sys.stdout.isatty() and not as_json:
+        return _watch(client, wanted, show_all)
     while True:
-        found = fleet_client(fleet, ca_cert).get(FLEET_STATUS, Status[NodeStatus]).clusters
-        clusters = found if cluster is None else _only(cluster, found)
+        clusters = _ask(client, wanted)
         if as_json:
             print_json(msgspec.to_builtins(Status(clusters)))
         else:
-            if watch and sys.stdout.isatty():
-                print("\x1b[H\x1b[2J", end="")
-            if not clusters:
-                print(f"no cluster has pushed to {fleet} yet; {HOW_TO_PUSH}")
-            print_clusters(clusters, show_all)
+            print(_text(clusters, show_all, client.url))
         if not watch:
             return exit_status(clusters)
         sys.stdout.flush()
@@ -72,6 +79,37 @@ def command(
             time.sleep(WATCH_S)
         except KeyboardInterrupt:
             return 0
+
+
+def _watch(client: FleetClient, wanted: str | None, show_all: bool) -> int:
+    """Show the newest answer in place until Ctrl-C; while Fleet is away, the last one stays."""
+    shown, silent_since_s = "", None
+    with Screen() as screen:
+        while True:
+            try:
+                shown = _text(_ask(client, wanted), show_all, client.url)
+                problem, silent_since_s = "", None
+            except Unavailable as error:
+                silent_since_s = silent_since_s or time.monotonic()
+                problem = f"for {ago(time.monotonic() - silent_since_s)}: {printable(error)}"
+            title = f"{printable(client.url)}  {time.strftime('%H:%M:%S')}"
+            tail = coloured(f"  no answer {problem}", "31;1") if problem else ""
+            screen.draw([title + tail, "", *shown.splitlines()])
+            try:
+                time.sleep(WATCH_S)
+            except KeyboardInterrupt:
+                return 0
+
+
+def _ask(client: FleetClient, wanted: str | None) -> list[ClusterStatus[NodeStatus]]:
+    found = client.get(FLEET_STATUS, Status[NodeStatus]).clusters
+    return found if wanted is None else _only(wanted, found)
+
+
+def _text(clusters: list[ClusterStatus[NodeStatus]], show_all: bool, url: str) -> str:
+    if not clusters:
+        return f"no cluster has pushed to {printable(url)} yet; {HOW_TO_PUSH}"
+    return status_text(clusters, show_all)
 
 
 def _only(name: str, clusters: list[ClusterStatus[NodeStatus]]) -> list[ClusterStatus[NodeStatus]]:

@@ -18,8 +18,11 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u08e2\u180e\u200b-\u200f"
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-# What commands themselves send to a terminal: colours, a cleared screen, a line written again.
-_OWN: Final = re.compile(r"(\x1b\[[0-9;]*m|\x1b\[H\x1b\[2J|\r\x1b\[K)")
+# What commands themselves send to a terminal: colours, a cleared screen, a line written again, a
+# screen of their own without a cursor, and lines over the older ones.
+_OWN: Final = re.compile(
+    r"(\x1b\[[0-9;]*m|\x1b\[H\x1b\[2J|\r\x1b\[K|\x1b\[[HJK]|\x1b\[\?(?:1049|25)[hl])"
+)
 
 
 def visible(text: str) -> str:

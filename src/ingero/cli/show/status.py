@@ -15,22 +15,27 @@ HOW_TO_PUSH = (
 )
 
 
-def print_clusters(clusters: Sequence[ClusterStatus[NodeStatus]], show_all: bool) -> None:
-    """Print every cluster: headline, verdicts, and slow nodes or, with `show_all`, all nodes."""
-    for cluster in clusters:
-        print(_headline(cluster))
+def status_text(clusters: Sequence[ClusterStatus[NodeStatus]], show_all: bool) -> str:
+    """Return every cluster: headline, verdicts, and slow nodes or, with `show_all`, all nodes.
+
+    Clusters in which somebody is slow come first.
+    """
+    lines: list[str] = []
+    for cluster in sorted(clusters, key=lambda each: (not is_slow(each), not doubt(each))):
+        lines.append(_headline(cluster))
         nodes = sorted(
             cluster.nodes, key=lambda node: (not node.straggler, node.score or 0.0, node.node_id)
         )
         slow = [node for node in nodes if node.straggler]
         shown = nodes if show_all else slow or [node for node in nodes if node.state == "silent"]
         if cluster.verdicts:
-            print(verdict_table(cluster.verdicts, time.time()))
+            lines.append(verdict_table(cluster.verdicts, time.time()))
         if shown:
-            print(_table(shown, cluster.threshold))
+            lines.append(_table(shown, cluster.threshold))
         if not is_slow(cluster):
-            print(_conclusion(cluster))
-        print()
+            lines.append(_conclusion(cluster))
+        lines.append("")
+    return "\n".join(lines)
 
 
 def is_slow(cluster: ClusterStatus[NodeStatus]) -> bool:

@@ -13,17 +13,28 @@ from ingero.contract.names import DEFAULT_CLUSTER
 if TYPE_CHECKING:
     from ingero.agent.checks import Check
 
+CONFIGURED = "configured"  # --fleet without an address
+
 
 @click.command()
 @click.option(
     "--fleet",
-    metavar="URL",
-    help="Check instead whether a push from here reaches this Fleet (http[s]://host:4318).",
+    is_flag=False,
+    flag_value=CONFIGURED,
+    metavar="[URL]",
+    help="Check instead whether a push from here reaches a Fleet: that of ingero.yaml, or this one "
+    "(http[s]://host:4318).",
+)
+@click.option(
+    "--context",
+    metavar="NAME",
+    show_default="the one in use",
+    help="Context of ingero.yaml to take address, token and cluster from, with --fleet.",
 )
 @click.option(
     "--cluster",
-    default=DEFAULT_CLUSTER,
-    show_default=True,
+    metavar="NAME",
+    show_default="that of ingero.yaml",
     help="Cluster whose quorum is checked, with --fleet.",
 )
 @click.option(
@@ -32,7 +43,13 @@ if TYPE_CHECKING:
     help="Authority that signed Fleet's certificate, with --fleet.",
 )
 @AS_JSON
-def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None) -> int:
+def command(
+    as_json: bool,
+    fleet: str | None,
+    context: str | None,
+    cluster: str | None,
+    ca_cert: Path | None,
+) -> int:
     """Check whether this node can be traced.
 
     The command checks kernel, type information, capabilities, probes (under sudo each is loaded
@@ -41,21 +58,28 @@ def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None
     way, would refuse or find nothing; notes do not count.
 
     With --fleet, the command checks instead whether Fleet can be reached, accepts a push of this
-    node and shares its clock. Too few nodes for a quorum is only a note. Certificates and the token
-    are those of `fleet` in ingero.yaml; --ca-cert and the token in $INGERO_FLEET_TOKEN take
-    precedence.
+    node and shares its clock. Too few nodes for a quorum is only a note. Address, certificates,
+    token and cluster are those of `fleet` in ingero.yaml, or of the context in use; options and the
+    token in $INGERO_FLEET_TOKEN take precedence.
 
     \b
     Examples:
       ingero check
       sudo ingero check          also tries to load every probe
       ingero check --json
+      ingero check --fleet
       ingero check --fleet https://fleet:4318 --cluster train-a
     """
     if fleet is not None:
         from ingero.cli.commands.node.check_fleet import check_fleet
+        from ingero.cli.fleet_options import fleet_client
+        from ingero.config.contexts import find_context
 
-        return _report(check_fleet(fleet, cluster, ca_cert), as_json, ready="agents here can push")
+        chosen = find_context(context)
+        url = chosen.push_url if fleet == CONFIGURED else fleet
+        cluster = cluster or chosen.settings.cluster_id or DEFAULT_CLUSTER
+        found = check_fleet(fleet_client(url, ca_cert, chosen), cluster)
+        return _report(found, as_json, ready="agents here can push")
     from ingero.agent.checks import run_checks
 
     return _report(run_checks(), as_json, ready="ready to trace")

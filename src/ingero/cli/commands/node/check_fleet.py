@@ -6,10 +6,8 @@ import ssl
 import time
 import urllib.parse
 from http import HTTPStatus
-from pathlib import Path
 
 from ingero.agent.checks import Check
-from ingero.cli.fleet_options import fleet_client
 from ingero.contract.api_paths import OTLP_METRICS
 from ingero.contract.names import (
     CLUSTER_QUERY,
@@ -20,14 +18,15 @@ from ingero.contract.names import (
 )
 from ingero.transport.bearer import authorization
 from ingero.transport.connect import failure_text
+from ingero.transport.fleet_client import FleetClient
 
 OTLP_HTTP_PORT = 4318
 MAX_CLOCK_DIFFERENCE_S = 2.0  # the Date header has whole seconds
 
 
-def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
+def check_fleet(client: FleetClient, cluster: str) -> list[Check]:
     """Send an empty push, which changes nothing in Fleet, and check the reply."""
-    client = fleet_client(url, ca_cert)
+    url = client.url
     headers = {"Content-Type": PROTOBUF_TYPE} | authorization(client.token)
     path = f"{OTLP_METRICS}?{CLUSTER_QUERY}={urllib.parse.quote(cluster)}"
     connection = client.connection(OTLP_HTTP_PORT)
