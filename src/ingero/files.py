@@ -5,7 +5,9 @@ machine may have made is opened only if it is a regular one, and never waited fo
 """
 
 import contextlib
+import errno
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from typing import IO, BinaryIO, Final
 from ingero.errors import ForeignFile, StoreError, TooLarge
 
 PRIVATE = 0o600  # read and written by its owner only
+_COPIED_AT_ONCE: Final = 1 << 20
 FileId = tuple[int, int, int, int, int]
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: Final = (
@@ -58,6 +61,28 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[IO[bytes]]:
         raise
 
 
+@contextlib.contextmanager
+def replacing_output(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that takes the place of a file that a user named; raises OSError.
+
+    It gets the permissions that a program would give it. A link is followed, unless somebody else
+    made it in a folder that everybody may write to.
+    """
+    if path.is_symlink():
+        folder, link = path.parent.stat(), path.lstat()
+        is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+        if is_shared and link.st_uid not in (os.geteuid(), folder.st_uid):
+            raise PermissionError(errno.EPERM, "it is a link of another user", str(path))
+    if path.exists():
+        mode = stat.S_IMODE(path.stat().st_mode)
+    else:
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = 0o666 & ~mask
+    with replacing(Path(os.path.realpath(path)), mode) as file:
+        yield file
+
+
 def publish_file(temporary: Path, path: Path) -> None:
     """Give a complete file its name, so that content and name survive a power cut."""
     with temporary.open("rb") as file:
@@ -71,6 +96,34 @@ def create_private(path: Path, data: bytes = b"") -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, PRIVATE), "wb") as file:
         file.write(data)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a regular file in place of `target`, complete or not at all; raises OSError."""
+    with regular_stream(source) as old, replacing(target) as new:
+        shutil.copyfileobj(old, new, _COPIED_AT_ONCE)
+
+
+def open_own(path: Path, *, append: bool = False) -> BinaryIO:
+    """Open a file of ours for writing, at its end or emptied; raises OSError.
+
+    In a folder that others may write to, the name may already be a link or a pipe of somebody else,
+    or a second name of another file. Such a file is neither opened for writing nor changed.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags | (os.O_APPEND if append else 0), PRIVATE)
+    try:
+        status = os.fstat(descriptor)
+        owners = (os.geteuid(), path.parent.stat().st_uid)
+        is_ours = status.st_uid in owners and status.st_nlink == 1
+        if not stat.S_ISREG(status.st_mode) or not is_ours:
+            raise PermissionError(errno.EPERM, "another file has this name", str(path))
+        if not append:
+            os.ftruncate(descriptor, 0)
+        return os.fdopen(descriptor, "ab" if append else "wb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def sync_directory(directory: Path) -> None:

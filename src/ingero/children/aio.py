@@ -10,13 +10,14 @@ from typing import Final
 from ingero.children.capabilities import keep_capabilities
 from ingero.children.lifetime import follow_parent
 from ingero.children.process import STOP_TIMEOUT_S
+from ingero.files import open_own
 
 MAX_LINE_BYTES: Final = 64 * 1024
 
 
 async def start_service(command: list[str], log_file: Path) -> Process:
     """Start a child that ends with this process; the caller reads its output, a log its errors."""
-    with log_file.open("ab") as errors:
+    with open_own(log_file, append=True) as errors:
         return await asyncio.create_subprocess_exec(
             *command,
             stdout=asyncio.subprocess.PIPE,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ingero.children.lifetime import follow_parent
+from ingero.files import open_own
 
 STOP_TIMEOUT_S: Final = 30.0
 
@@ -43,8 +44,8 @@ def start_child(
     they go where those of this process go. With `takes_input` the caller writes to `stdin`.
     `follows_parent` must not be used once this process has threads.
     """
-    log = errors.open("ab") if errors else None
-    out = output.open("ab") if output else None
+    log = open_own(errors, append=True) if errors else None
+    out = open_own(output, append=True) if output else None
     try:
         return subprocess.Popen(
             command,

@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 from ingero.children.aio import start_service, stop_child
 from ingero.children.process import last_line
 from ingero.errors import Unavailable
+from ingero.files import copy_file
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
@@ -88,5 +88,5 @@ async def bound_logs(files: Sequence[Path]) -> None:
 def bound_log(file: Path, most_bytes: int) -> None:
     """Copy a log that is too large to `.1` and empty it; its writer goes on appending."""
     if file.stat().st_size > most_bytes:
-        shutil.copyfile(file, file.with_name(f"{file.name}.1"))
+        copy_file(file, file.with_name(f"{file.name}.1"))
         os.truncate(file, 0)

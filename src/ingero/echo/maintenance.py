@@ -1,7 +1,6 @@
 """Backup, restore, verify and repair of Echo's data."""
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from ingero.echo.control import ask_running
 from ingero.echo.engine import journal_directory
 from ingero.echo.stress import StressPlan, batch_body
 from ingero.errors import StoreDamaged, StoreError
+from ingero.files import copy_file
 from ingero.storage.events.loading import handle, load_safely, settle
 from ingero.storage.events.migrate import SCHEMA_VERSION
 from ingero.storage.events.store import EventStore
@@ -67,7 +67,7 @@ def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
     try:
         arriving = database.with_name(database.name + ".restoring")
         try:
-            shutil.copyfile(source, arriving)
+            copy_file(source, arriving)
         except OSError as error:
             raise StoreError(f"cannot copy {source}: {error.strerror}") from None
         try:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from ingero.errors import ForeignFile, StoreError
-from ingero.files import create_private, read_regular
+from ingero.files import create_private, open_own, read_regular
 
 MAGIC = b"INGEROIN\x01"
 PUSH, TICK, VERDICT, RATES, STATE, POLICY = "push", "tick", "verdict", "rates", "state", "policy"
@@ -79,8 +79,7 @@ class InputLog:
     def _open_next(self) -> None:
         self._number += 1
         path = self._folder / f"inputs-{self._number:08d}.rec"
-        self._file = path.open("wb")
-        path.chmod(0o600)
+        self._file = open_own(path)
         self._file.write(MAGIC + self._preamble)
         self._written = len(MAGIC)
         for old in list_files(self._folder)[: -self._files]:

@@ -1,12 +1,11 @@
 """`ingero export`: write a trace database as a timeline for Perfetto."""
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +17,7 @@ from ingero.contract.timeline.json_writer import JsonTimeline
 from ingero.contract.timeline.model import TimelineWriter
 from ingero.contract.timeline.packet_writer import PacketTimeline
 from ingero.errors import StoreError
-from ingero.files import publish_file
+from ingero.files import replacing_output
 from ingero.storage.trace.reading import reading
 from ingero.storage.trace.timeline import FIRST_NS, TimelineReader
 
@@ -154,26 +153,19 @@ def write_timeline(output: Path, parts: Iterator[bytes]) -> int:
     """
     if str(output) == "-":
         return _write(sys.stdout.buffer, parts)
-    target = Path(os.path.realpath(output))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         if output.exists() and not output.is_file():
             with output.open("wb") as special:
                 return _write(special, parts)
-        with temporary.open("wb") as file:
-            size = _write(file, parts)
-        publish_file(temporary, target)
+        with replacing_output(output) as file:
+            return _write(file, parts)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise StoreError(f"cannot write {output}: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-    return size
 
 
-def _write(file: BinaryIO, parts: Iterator[bytes]) -> int:
+def _write(file: IO[bytes], parts: Iterator[bytes]) -> int:
     size, shown = 0, time.monotonic() + 2.0
     for part in parts:
         size += file.write(part)

@@ -8,6 +8,7 @@ from ingero.core.blame.answer import Answer
 from ingero.core.blame.drawing import PAPER, Drawing, to_svg
 from ingero.core.blame.heatmap import draw
 from ingero.errors import Unavailable
+from ingero.files import replacing_output
 
 # characters that the built-in font lacks
 PLAIN = str.maketrans({"◀": "<", "–": "-", "×": "x", "…": "...", "≥": ">="})
@@ -22,7 +23,8 @@ def write_picture(path: Path, answer: Answer, title: str) -> None:
         raise Unavailable(f"no picture: {error}") from error
     try:
         if path.suffix.lower() == ".svg":
-            path.write_text(to_svg(drawing), encoding="utf-8")
+            with replacing_output(path) as file:
+                file.write(to_svg(drawing).encode())
         else:
             _write_png(path, drawing)
     except OSError as error:
@@ -57,4 +59,5 @@ def _write_png(path: Path, drawing: Drawing) -> None:
             anchor=anchor,
             stroke_width=stroke,
         )
-    image.save(path)
+    with replacing_output(path) as file:
+        image.save(file, format="PNG")

@@ -6,7 +6,6 @@ journal has the rest.
 """
 
 import contextlib
-import shutil
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import StoreError
-from ingero.files import publish_file
+from ingero.files import copy_file
 from ingero.storage.events.arrow import batch_table
 from ingero.storage.events.migrate import migrate
 from ingero.storage.events.projections import ROLL_UP, missing_values, projections
@@ -295,12 +294,9 @@ class EventStore:
         The copy is complete or absent; the caller must keep writers away.
         """
         self.checkpoint()
-        temporary = target.with_name(target.name + ".partial")
         try:
-            shutil.copyfile(self.path, temporary)
-            publish_file(temporary, target)
+            copy_file(self.path, target)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None
         return self.applied_seq
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ingero.errors import StoreError, StoreFull
-from ingero.files import PRIVATE, sync_directory
+from ingero.files import open_own, sync_directory
 from ingero.storage.journal.frames import (
     SEGMENT_HEAD,
     Frame,
@@ -108,7 +108,7 @@ class JournalWriter:
                 _claim(self._spare, size)
             fd = -1
             try:
-                fd = os.open(self._spare, os.O_RDWR)
+                fd = os.open(self._spare, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                 os.pwrite(fd, encode_head(number, self.last_seq + 1), 0)
                 os.fdatasync(fd)
                 self._spare.rename(path)
@@ -128,15 +128,13 @@ def _claim(path: Path, size: int) -> None:
     """
     temporary = path.with_suffix(".tmp")
     try:
-        fd = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, PRIVATE)
-        try:
+        with open_own(temporary) as file:
+            fd = file.fileno()
             for offset in range(0, size, len(_ZEROS)):
                 wanted = min(len(_ZEROS), size - offset)
                 if os.pwrite(fd, _ZEROS[:wanted], offset) != wanted:
                     raise OSError(28, "No space left on device")
             os.fsync(fd)
-        finally:
-            os.close(fd)
         temporary.rename(path)
     except OSError as error:
         with contextlib.suppress(OSError):  # on a read-only disk there is nothing to remove

@@ -15,6 +15,7 @@ import ingero.agent.nccl
 from ingero.children.job import become, run_job
 from ingero.contract.names import RING_FOLDER, RING_FOLDER_VARIABLE
 from ingero.errors import Unavailable
+from ingero.files import copy_file
 
 LIBRARY = "libnccl-profiler-ingero.so"
 PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
@@ -155,7 +156,7 @@ def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: 
             status = _not_started(command[0], error)
         try:
             for ring in sorted(folder.iterdir()):
-                shutil.copy2(ring, target / ring.name)
+                copy_file(ring, target / ring.name)
         except OSError as error:  # the job's exit status matters more than its records
             click.echo(
                 f"ingero run: not all records could be kept in {target}: {error.strerror}", err=True

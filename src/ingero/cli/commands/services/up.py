@@ -12,6 +12,7 @@ from ingero.children.process import module_command
 from ingero.children.supervisor import SupervisedService, bound_logs
 from ingero.cli.params import AS_JSON, stacked
 from ingero.config.echo import certificate_beside, token_beside
+from ingero.files import replace_file
 
 DATABASE = "echo.db"
 
@@ -108,7 +109,8 @@ async def _up(folder: Path, ports: dict[str, int], as_json: bool) -> int:
     try:
         await echo.start()
         _pin(ports, echo)
-        (folder / "fleet-config.yaml").write_text(fleet_config(folder, echo.addresses["grpc"]))
+        written = fleet_config(folder, echo.addresses["grpc"])
+        replace_file(folder / "fleet-config.yaml", written.encode())
         await fleet.start()
         _pin(ports, fleet)
         _announce(folder, [fleet, echo], as_json)
