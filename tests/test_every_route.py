@@ -74,6 +74,7 @@ FLEET: Mapping[str, frozenset[str]] = {
     "health GET /readyz": EVERYBODY,
     "health GET /": READ,
     "health GET /debug/servicez": READ,
+    "health GET /debug/tracez": READ,
     "metrics GET /metrics": READ,
     "metrics GET /": EVERYBODY,
     "prometheus GET /metrics": READ,
