@@ -3,9 +3,11 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from ingero.core.setting import setting
 from ingero.errors import ConfigError
+from ingero.transport.tls import is_loopback
 
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -40,7 +42,7 @@ class AlertmanagerConfig(TargetConfig):
     )
 
     def __post_init__(self) -> None:
-        check_url(self.url)
+        check_url(self.url, sends_secret=self.token_file is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class PagerdutyConfig(TargetConfig):
     )
 
     def __post_init__(self) -> None:
-        check_url(self.url)
+        check_url(self.url, sends_secret=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class WebhookConfig(TargetConfig):
     )
 
     def __post_init__(self) -> None:
-        check_url(self.url)
+        check_url(self.url, sends_secret=self.token_file is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ class KubernetesConfig(TargetConfig):
     )
 
     def __post_init__(self) -> None:
-        check_url(self.url)
+        check_url(self.url, sends_secret=True)
 
 
 AnyTarget = AlertmanagerConfig | PagerdutyConfig | WebhookConfig | AppriseConfig | KubernetesConfig
@@ -128,7 +130,15 @@ class AlertsConfig:
             check_url(self.public_url, "public_url")
 
 
-def check_url(url: str, key: str = "url") -> None:
-    """Raise ConfigError for what is no address of a web server."""
+def check_url(url: str, key: str = "url", *, sends_secret: bool = False) -> None:
+    """Raise ConfigError for what is no address of a web server, or not one for secrets."""
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{key}: {url!r} must begin with http:// or https://")
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        host = ""
+    if not host:
+        raise ConfigError(f"{key}: {url!r} names no host")
+    if sends_secret and url.startswith("http://") and not is_loopback(f"[{host}]"):
+        raise ConfigError(f"{key}: {url!r} would send a token in plaintext; use https://")

@@ -55,7 +55,7 @@ async def test_an_engine_is_found_measured_and_reported(engine: EngineProcess) -
     """F165: by its process, with the port that the kernel chose."""
     engine.set_load(BUSY)
     client, received = Client(), list[Verdict]()
-    watch = EngineWatch(client, Identity(node="n"), received.extend)
+    watch = EngineWatch(client, Identity(node="n"), received.extend, patience_s=20.0)
     await watch.round(1_000.0)
     until(lambda: probe_engine(engine.port, 1.0).is_ready)
     await watch.round(1_002.0)
@@ -73,7 +73,7 @@ async def test_a_stopped_worker_stalls_its_engine_until_it_goes_on(engine: Engin
     """F159: named with the process and where it waits, although /health says 200."""
     engine.set_load(BUSY)
     client = Client()
-    watch = EngineWatch(client, Identity(node="n"))
+    watch = EngineWatch(client, Identity(node="n"), patience_s=20.0)
     await watch.round(1_000.0)
     until(lambda: probe_engine(engine.port, 1.0).is_ready)
     engine.hang()
@@ -98,7 +98,7 @@ async def test_a_stopped_worker_stalls_its_engine_until_it_goes_on(engine: Engin
 
 async def test_an_idle_engine_is_ready_and_never_stalled(engine: EngineProcess) -> None:
     """F160."""
-    watch = EngineWatch(None, Identity(node="n"))
+    watch = EngineWatch(None, Identity(node="n"), patience_s=20.0)
     await watch.round(1_000.0)
     await watch.round(2_000.0)
     mine = found(watch, engine)
@@ -113,7 +113,7 @@ async def test_an_engine_that_ends_is_removed_and_found_again_on_another_port(
     engine: EngineProcess,
 ) -> None:
     """F165: must 54, restart and port change."""
-    watch = EngineWatch(None, Identity(node="n"))
+    watch = EngineWatch(None, Identity(node="n"), patience_s=20.0)
     await watch.round(1_000.0)
     before = (engine.pid, engine.port)
     assert before in watch.engines
@@ -156,7 +156,7 @@ async def test_the_ranks_of_an_engine_are_a_job_of_their_own(
     """Two engines on a node both have a rank 0, and neither sets a job."""
     (tmp_path / "other").mkdir()
     with EngineProcess(tmp_path / "other", "phi") as other:
-        watch = EngineWatch(None, Identity(node="n"))
+        watch = EngineWatch(None, Identity(node="n"), patience_s=20.0)
         await watch.round(1_000.0)
         assert watch.job_of(engine.worker) == f"llama:{engine.port}"
         assert watch.job_of(other.worker) == f"phi:{other.port}"
@@ -169,7 +169,7 @@ async def test_a_stranger_on_the_port_of_an_engine_is_not_one(
     """A process that only looks like one is asked again after a minute, not every round."""
     asked: list[int] = []
     monkeypatch.setattr(watching, "find_page", lambda candidate, at: asked.append(at.port))
-    watch = EngineWatch(None, Identity(node="n"))
+    watch = EngineWatch(None, Identity(node="n"), patience_s=20.0)
     candidate = Candidate(
         engine.pid, 1, (Listening(engine.port, "127.0.0.1"),), CommandLine(), False
     )
@@ -186,7 +186,7 @@ async def test_the_number_of_engines_is_bounded(
     monkeypatch: pytest.MonkeyPatch, engine: EngineProcess
 ) -> None:
     monkeypatch.setattr(watching, "MAX_ENGINES", 0)
-    watch = EngineWatch(None, Identity(node="n"))
+    watch = EngineWatch(None, Identity(node="n"), patience_s=20.0)
     await watch.round(1_000.0)
     assert watch.engines == {}
     assert watch.counters.refused >= 1

@@ -37,7 +37,7 @@ async def test_the_listener_says_only_ready_or_not(
     stop = asyncio.Event()
     with EngineProcess(tmp_path, "llama") as engine:
         engine.set_load(Load(running=2, step_s=0.01))
-        watch = EngineWatch(None, Identity(node="n"))
+        watch = EngineWatch(None, Identity(node="n"), patience_s=20.0)
         async with contextlib.AsyncExitStack() as opened:
             await watch_engines(watch, "127.0.0.1:0", opened, stop)
             opened.callback(stop.set)

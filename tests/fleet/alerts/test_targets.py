@@ -28,6 +28,7 @@ from ingero.contract.exposition import render
 from ingero.contract.verdict import Verdict
 from ingero.core.alerts.alert import alert_of
 from ingero.core.alerts.fingerprint import fingerprint_of
+from ingero.errors import ConfigError
 from ingero.fleet.alerts.metrics import alert_families
 from ingero.fleet.alerts.service import AlertService
 
@@ -257,3 +258,56 @@ async def test_the_command_sends_a_beginning_and_an_end(tmp_path: Path) -> None:
         assert "known: webhook/ops" in str((await run("webhook")).exception)
         sink.status = 500
         assert "did not accept the begin" in str((await run("webhook/ops")).exception)
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "refused"),
+    [
+        ("webhook", {"url": "http://hooks.example/x", "token_file": "/dev/null"}, True),
+        ("webhook", {"url": "http://hooks.example/x"}, False),
+        ("webhook", {"url": "https://hooks.example/x", "token_file": "/dev/null"}, False),
+        ("webhook", {"url": "http://127.0.0.1:9/x", "token_file": "/dev/null"}, False),
+        ("webhook", {"url": "http://127.0.0.1@evil.example/", "token_file": "/dev/null"}, True),
+        ("webhook", {"url": "http://127.0.0.1.evil.example/", "token_file": "/dev/null"}, True),
+        ("alertmanager", {"url": "http://am:9093", "token_file": "/dev/null"}, True),
+        ("pagerduty", {"url": "http://events.example", "routing_key_file": "/dev/null"}, True),
+        ("kubernetes", {"url": "http://10.0.0.1"}, True),
+        ("webhook", {"url": "http://"}, True),
+        ("webhook", {"url": "file:///etc/passwd"}, True),
+        ("webhook", {"url": "http://[::1"}, True),
+    ],
+)
+def test_secrets_are_sent_in_plaintext_to_this_machine_only(
+    target: str, settings: dict[str, str], refused: bool
+) -> None:
+    if refused:
+        with pytest.raises(ConfigError, match=r"plaintext|names no host|must begin"):
+            loopback_config(alerts={"targets": {target: settings}})
+    else:
+        loopback_config(alerts={"targets": {target: settings}})
+
+
+@pytest.mark.parametrize("node", ["..", ".", "a/b", "a?x=1", "N5", "", "a%2f", "x" * 254, "a\nb"])
+async def test_nodes_that_kubernetes_cannot_have_are_in_no_path(tmp_path: Path, node: str) -> None:
+    token = private(tmp_path / "token", "kubernetes-token")
+    async with alert_sink() as sink:
+        own = {"url": sink.url, "token_file": str(token), "ca_file": None, "node_condition": True}
+        alerts = service(kubernetes=own)
+        await told(
+            alerts, (0, [("c", changed(node=node)), ("c", changed(node="n6", episode="e2"))])
+        )
+        await alerts.stop()
+        assert {path.partition("?")[0] for _, path, _ in sink.requests} == {
+            "/api/v1/namespaces/default/events", "/api/v1/nodes/n6/status",
+        }  # fmt: skip
+
+
+async def test_a_message_that_cannot_be_built_does_not_hold_up_the_next_one() -> None:
+    async with alert_sink() as sink:
+        alerts = service(webhook={"url": sink.url})
+        wrong = changed(since=1e300)  # no date
+        await told(alerts, (0, [("c", wrong), ("c", changed(episode="e2"))]), (1, []))
+        await alerts.stop()
+        told_about = [body["groupLabels"]["episode"] for _, _, body in sink.requests]
+        assert told_about == ["e2", "e2"]
+        assert alerts.queues["webhook"].counters.dropped_refused == 2

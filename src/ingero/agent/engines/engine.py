@@ -25,6 +25,7 @@ class EnginePlace:
     path: str
     kind: EngineKind
     gpus: int = 0
+    user: int = -1
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Engine:
     look: Callable[[], tuple[str, int | None]]
     stall_after_s: float = STALL_AFTER_S
     answered_s: float = math.nan
+    due_s: float = -math.inf  # when its page may be read again
     reports: dict[int | None, EngineReport] = field(default_factory=dict)
     _pages: dict[int | None, tuple[float, Values]] = field(default_factory=dict)
     _hearts: dict[int | None, Heartbeat] = field(default_factory=dict)

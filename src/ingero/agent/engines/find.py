@@ -5,6 +5,7 @@ goes up to the parent that listens, because engines rename their children and re
 lines.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 from ingero.agent.causes.threads import read_all
 from ingero.agent.engines.names import CommandLine, may_be_asked, read_command_line
 from ingero.agent.engines.ports import Listening, PortTable
+from ingero.agent.engines.shares import user_of
 from ingero.agent.processes.discover import (
     mapped_pages,
     parent_of,
@@ -26,7 +28,9 @@ MAX_COMMAND: Final = 1 << 16
 CUDA_PAGES: Final = (4 << 30) // 4096
 LOOKS: Final = 3  # at a new process, before it is looked at rarely
 RARE: Final = 11  # rounds between two looks at an old process
-MAX_CANDIDATES: Final = 64
+MAX_CANDIDATES: Final = 64  # of one round; the others are looked at in the next ones
+MAX_OF_USER: Final = 16  # candidates of one user in one round
+MAX_PORTS: Final = 8  # of one process that are asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Candidate:
     ports: tuple[Listening, ...]
     line: CommandLine
     uses_gpu: bool
+    user: int = -1
 
 
 class EngineFinder:
@@ -51,20 +56,31 @@ class EngineFinder:
         self._cuda: dict[int, tuple[int, int, bool]] = {}  # start, pages, whether it maps libcuda
         self._round = 0
         self._due: dict[int, tuple[int, int]] = {}  # how often it was none, and the next round
+        self._shown: dict[int, int] = {}  # the last round in which a process was a candidate
 
     def find(self) -> list[Candidate]:
-        """Return the processes that may be engines, each once, at most MAX_CANDIDATES."""
+        """Return the processes that may be engines, each once, at most MAX_CANDIDATES.
+
+        Those that were not among them for longest come first, so that all have their turn.
+        """
         self._round += 1
         found: dict[int, Candidate] = {}
-        alive, ports = set(process_ids()), PortTable()
+        alive, ports, users = set(process_ids()), PortTable(), Counter[int]()
         self._forget(alive)
-        for pid in alive:
-            if self._due.get(pid, (0, 0))[1] > self._round or len(found) >= MAX_CANDIDATES:
+        for pid in sorted(alive, key=lambda pid: self._shown.get(pid, 0)):
+            if self._due.get(pid, (0, 0))[1] > self._round:
+                continue
+            if len(found) >= MAX_CANDIDATES:
+                break
+            if users[user_of(pid)] >= MAX_OF_USER:
                 continue
             candidate = self._look(pid, ports)
             if candidate is None:
                 self._note_none(pid)
-            elif candidate.pid not in found or candidate.uses_gpu:
+                continue
+            self._shown[pid] = self._round
+            users[candidate.user] += candidate.pid not in found
+            if candidate.pid not in found or candidate.uses_gpu:
                 found[candidate.pid] = candidate
         return list(found.values())
 
@@ -85,6 +101,7 @@ class EngineFinder:
     def _forget(self, alive: set[int]) -> None:
         self._due = {pid: due for pid, due in self._due.items() if pid in alive}
         self._cuda = {pid: seen for pid, seen in self._cuda.items() if pid in alive}
+        self._shown = {pid: seen for pid, seen in self._shown.items() if pid in alive}
 
     def _maps_cuda(self, pid: int, started: int) -> bool:
         pages = mapped_pages(pid) or 0
@@ -118,7 +135,8 @@ def _listener_above(pid: int, uses_gpu: bool, ports: PortTable) -> Candidate | N
         if asked and started is not None:
             # the port of the command line is asked first
             ordered = sorted(asked, key=lambda one: (one.port != line.port, one))
-            return Candidate(each, started, tuple(ordered), line, uses_gpu)
+            asked_first = tuple(ordered[:MAX_PORTS])
+            return Candidate(each, started, asked_first, line, uses_gpu, user_of(each))
     return None
 
 

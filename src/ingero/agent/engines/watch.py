@@ -19,6 +19,7 @@ from ingero.agent.engines.engine import Engine, EnginePlace
 from ingero.agent.engines.find import Candidate, EngineFinder, upwards
 from ingero.agent.engines.ports import Listening
 from ingero.agent.engines.scrape import get_page
+from ingero.agent.engines.shares import Shares, crowd, pause_s
 from ingero.agent.engines.workers import describe_waits, worker_processes
 from ingero.agent.processes.discover import running_since
 from ingero.agent.processes.maps import read_maps
@@ -40,7 +41,8 @@ ROUND_S: Final = 1.0
 FIND_S: Final = 5.0
 PUSH_S: Final = 2.0
 GONE_S: Final = 60.0  # without an answer, a living process is no longer taken for an engine
-THREADS: Final = 8  # pages that are read at the same time
+THREADS: Final = 16  # pages that are read at the same time
+TRY_S: Final = 4.0  # for all ports of a process that may be an engine
 ENGINES_PER_REQUEST: Final = 16
 HEALTH: Final = "/health"
 T = TypeVar("T")
@@ -76,6 +78,7 @@ class EngineWatch:
         on_verdicts: Callable[[Sequence[Verdict]], None] = lambda verdicts: None,
         gpu_model: Callable[[], str | None] = lambda: None,
         stall_after_s: float = STALL_AFTER_S,
+        patience_s: float = ROUND_S,
     ) -> None:
         self.counters = EngineCounters()
         self.engines: dict[tuple[int, int], Engine] = {}  # by pid and port
@@ -84,6 +87,10 @@ class EngineWatch:
         self._finder = EngineFinder()
         self._strangers: OrderedDict[tuple[int, int, int], float] = OrderedDict()
         self._find_at_s = self._push_at_s = -math.inf
+        self._patience_s = patience_s  # with slow engines, before a round goes on without them
+        self._shares = Shares()
+        self._reading: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._finding: asyncio.Task[None] | None = None
         self._stalled: set[tuple[int, int]] = set()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="engines")
 
@@ -101,21 +108,43 @@ class EngineWatch:
             due_s = max(due_s + ROUND_S, time.monotonic())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), due_s - time.monotonic())
+        for task in (*self._reading.values(), self._finding):
+            if task is not None:
+                task.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def round(self, now_s: float) -> None:
-        """Find what is new, read every page, and report."""
+        """Find what is new, read every page that is due, and report.
+
+        What takes longer goes on beside the next rounds, so that slow processes delay nobody.
+        """
         self._drop_ended()
-        if now_s >= self._find_at_s:
+        if now_s >= self._find_at_s and self._finding is None:
             self._find_at_s = now_s + FIND_S
-            await self._find(now_s)
-        await asyncio.gather(*(self._read(engine, now_s) for engine in self.engines.values()))
+            self._finding = asyncio.create_task(self._find(now_s))
+        if self._finding is not None and await self._is_done(self._finding):
+            done, self._finding = self._finding, None
+            done.result()
+        for key, engine in self.engines.items():
+            if key not in self._reading and now_s >= engine.due_s:
+                self._reading[key] = asyncio.create_task(self._read(engine, now_s))
+        await self._is_done(*self._reading.values())
+        self._take_read()
         self._drop_silent(now_s)
         stalled = {key for key, engine in self.engines.items() if _is_stalled(engine)}
         is_news, self._stalled = stalled != self._stalled, stalled
         if self._client is not None and self.engines and (is_news or now_s >= self._push_at_s):
             self._push_at_s = now_s + PUSH_S
             await self._push(self._client, time.time_ns())
+
+    async def _is_done(self, *tasks: asyncio.Task[None]) -> bool:
+        return not tasks or not (await asyncio.wait(tasks, timeout=self._patience_s))[1]
+
+    def _take_read(self) -> None:
+        """Forget the readings that have ended; raise what one of them raised."""
+        done = [self._reading.pop(key) for key, task in list(self._reading.items()) if task.done()]
+        for task in done:
+            task.result()
 
     def is_ready(self, port: int, now_s: float) -> bool:
         """Whether the engine on a port is known, answers and serves its requests."""
@@ -130,11 +159,17 @@ class EngineWatch:
         return None
 
     async def _find(self, now_s: float) -> None:
+        known = {pid for pid, _ in self.engines}
         candidates = await self._in_thread(self._finder.find)
-        for candidate in candidates:
-            if any(pid == candidate.pid for pid, _ in self.engines):
-                continue
-            await self._try(candidate, now_s)
+        watched = [engine.place.user for engine in self.engines.values()]
+        self._shares.forget_others([*watched, *(each.user for each in candidates)])
+        new = [each for each in candidates if each.pid not in known]
+        await asyncio.gather(*(self._try_in_turn(each, now_s) for each in new))
+
+    async def _try_in_turn(self, candidate: Candidate, now_s: float) -> None:
+        async with self._shares.place_of(candidate.user):
+            with contextlib.suppress(TimeoutError):  # it has another turn later
+                await asyncio.wait_for(self._try(candidate, now_s), TRY_S)
 
     async def _try(self, candidate: Candidate, now_s: float) -> None:
         """Ask the ports of a process for the page of an engine."""
@@ -146,17 +181,27 @@ class EngineWatch:
             if found is None:
                 self._note_stranger(key, candidate, now_s)
                 continue
-            if len(self.engines) >= MAX_ENGINES:
+            if len(self.engines) >= MAX_ENGINES and not self._make_room(candidate.user):
                 self.counters.refused += 1
                 return
             self._add(candidate, at, *found, now_s)
             return
 
+    def _make_room(self, newcomer: int) -> bool:
+        """Drop the newest engine of the user with most of them, for a user with fewer."""
+        user = crowd((engine.place.user for engine in self.engines.values()), newcomer)
+        newest = [key for key, engine in self.engines.items() if engine.place.user == user][-1:]
+        for key in newest:
+            self._drop(key, "other users have engines, too")
+        return bool(newest)
+
     def _add(
         self, candidate: Candidate, at: Listening, path: str, page: EnginePage, now_s: float
     ) -> None:
         gpus = count_gpus(candidate.pid) if candidate.uses_gpu else 0
-        place = EnginePlace(candidate.pid, candidate.start_time, at, path, page.kind, gpus)
+        place = EnginePlace(
+            candidate.pid, candidate.start_time, at, path, page.kind, gpus, candidate.user
+        )
         engine = Engine(
             place, page.model or candidate.line.model, lambda: _look(place), self._stall_after_s
         )
@@ -174,7 +219,12 @@ class EngineWatch:
 
     async def _read(self, engine: Engine, now_s: float) -> None:
         place = engine.place
-        reply = await self._in_thread(read_place, place)
+        async with self._shares.place_of(place.user):
+            began_s = time.monotonic()
+            reply, cpu_s = await self._in_thread(read_place_timed, place)
+            took_s = time.monotonic() - began_s
+        same = sum(each.place.user == place.user for each in self.engines.values())
+        engine.due_s = now_s + pause_s(took_s, cpu_s, max(same, 1))
         self.counters.pages += reply is not None
         self.counters.unanswered += reply is None
         self.counters.left_out += reply.left_out if reply is not None else 0
@@ -230,6 +280,13 @@ def read_place(place: EnginePlace) -> EnginePage | None:
     reply = get_page(place.at.address, place.at.port, place.path, pid=place.pid)
     page = read_page(reply.body) if reply is not None and reply.status == 200 else None
     return page if page is not None and page.kind is place.kind else None
+
+
+def read_place_timed(place: EnginePlace) -> tuple[EnginePage | None, float]:
+    """Return the page of an engine, and the CPU seconds that reading it took."""
+    began_s = time.thread_time()
+    page = read_place(place)
+    return page, time.thread_time() - began_s
 
 
 def count_gpus(pid: int) -> int:

@@ -1,5 +1,6 @@
 """Kubernetes as a target: an event on the node, and a condition of it where asked for."""
 
+import re
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from ingero.transport.bearer import authorization
 CONDITION: Final = "GpuStraggler"
 MANAGER: Final = "ingero-fleet"
 _APPLY: Final = "application/apply-patch+yaml"  # server-side apply; JSON is YAML
+_NODE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -28,8 +30,8 @@ class Kubernetes:
     async def send(self, message: Message, now_s: float) -> Delivery:
         """Create an event, and set or clear the condition."""
         node = message.alert.verdict.node
-        if not node or message.kind is MessageKind.ACKNOWLEDGE:
-            return ARRIVED
+        if not _NODE.fullmatch(node) or message.kind is MessageKind.ACKNOWLEDGE:
+            return ARRIVED  # whoever pushes chooses the name, and it becomes part of a path
         base, headers = self._config.url.rstrip("/"), self._headers()
         events = f"{base}/api/v1/namespaces/{quote(self._config.namespace, safe='')}/events"
         done = await self._poster.send(
@@ -95,6 +97,8 @@ class Kubernetes:
             token = self._config.token_file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise AuthError(f"cannot read {self._config.token_file}: {error.strerror}") from None
+        if not token.isprintable() or " " in token:
+            raise AuthError(f"{self._config.token_file} must hold just the token")
         return authorization(token)
 
     async def close(self) -> None:

@@ -1,0 +1,54 @@
+"""How much of the watching one user of the node may take, so that nobody slows down others.
+
+Any user can start processes that look like engines and answer slowly, with long pages, or never.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+READERS: Final = 4  # pages of one user that are read at the same time
+CPU_SHARE: Final = 0.1  # of one CPU, to read the pages of one user
+LONGEST_PAUSE_S: Final = 60.0
+
+
+class Shares:
+    """The places that each user has; ended users are forgotten."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, asyncio.Semaphore] = {}
+
+    def place_of(self, user: int) -> asyncio.Semaphore:
+        """Return what has to be held while a page of this user is read."""
+        return self._places.setdefault(user, asyncio.Semaphore(READERS))
+
+    def forget_others(self, users: Iterable[int]) -> None:
+        """Keep the places of these users."""
+        kept = set(users)
+        self._places = {user: place for user, place in self._places.items() if user in kept}
+
+
+def pause_s(took_s: float, cpu_s: float, engines: int) -> float:
+    """Return how long an engine is left alone after a page, where its user has so many engines.
+
+    All engines of one user together take at most the readers and the CPU of that user. A usual
+    page takes milliseconds, so that the pause is shorter than a round.
+    """
+    return min(max(took_s * engines / READERS, cpu_s * engines / CPU_SHARE), LONGEST_PAUSE_S)
+
+
+def crowd(users: Iterable[int], newcomer: int) -> int | None:
+    """Return the user that has to make room for a newcomer with fewer engines, if there is one."""
+    count = Counter(users)
+    user, most = max(count.items(), key=lambda each: each[1], default=(newcomer, 0))
+    return user if most > count[newcomer] + 1 else None
+
+
+def user_of(pid: int) -> int:
+    """Return the user that a process runs as; -1 when it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - one call per process
+    except OSError:
+        return -1
