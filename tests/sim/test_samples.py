@@ -9,9 +9,12 @@ from tests.support.shared_data import shared
 
 from ingero.core.chains.neighbours import Host
 from ingero.core.chains.replay import replay
+from ingero.core.recording.operations import is_timed
 from ingero.errors import StoreError
-from ingero.sim.samples import BACKUP_STEPS, NODES, make_traces, write_samples
+from ingero.sim.sample_script import BACKUP_STEPS, NODES, make_traces
+from ingero.sim.samples import write_samples
 from ingero.storage.merge.merge import merge
+from ingero.storage.operations import OpFilter, read_operations
 from ingero.storage.trace.chains import read_chains
 from ingero.storage.trace.reading import connect_readonly
 from ingero.storage.trace.rows import read_events, read_samples
@@ -35,8 +38,11 @@ def test_three_nodes_and_the_merged_file(samples: list[Path]) -> None:
     assert [path.name for path in samples] == [f"sample-{node}.db" for node in NODES] + [
         "sample-cluster.db"
     ]
-    counts = [rows(path, "SELECT count(*) FROM events")[0][0] for path in samples]
-    assert counts[3] == sum(int(str(count)) for count in counts[:3])
+    counts = [
+        tuple(rows(path, f"SELECT count(*) FROM {table}")[0][0] for path in samples)
+        for table in ("events", "causal_chains", "stack_traces")
+    ]
+    assert counts == [(200, 200, 200, 600), (4, 1, 1, 6), (8, 1, 1, 9)], "as published"
     assert rows(samples[3], "SELECT DISTINCT node FROM events ORDER BY 1") == [
         (node,) for node in NODES
     ]
@@ -96,15 +102,15 @@ def test_the_planted_cause_comes_first(samples: list[Path]) -> None:
     assert any("renice" in line for line in worst.recommendations)
 
 
-def test_chains_can_be_derived_again_from_the_stored_rows(samples: list[Path]) -> None:
-    for path in samples[:3]:
+def test_chains_can_be_derived_again_where_all_rows_are_kept(tmp_path: Path) -> None:
+    for path in write_samples(tmp_path, rows=None)[:3]:
         connection = connect_readonly(path)
         names = dict(connection.execute("SELECT pid, name FROM process_names").fetchall())
         derived = replay(read_events(connection), read_samples(connection), Host(8, names))
         stored = read_chains(connection)
         connection.close()
         assert stored, path
-        assert [chain.summary for _, chain in derived] == [chain.chain.summary for chain in stored]
+        assert {chain.summary for _, chain in derived} == {one.chain.summary for one in stored}
 
 
 def test_lateness_names_the_rank(samples: list[Path]) -> None:
@@ -115,12 +121,21 @@ def test_lateness_names_the_rank(samples: list[Path]) -> None:
     assert late == {(step + 1, 0) for step in BACKUP_STEPS}
 
 
-def test_aggregates_count_what_was_not_stored(samples: list[Path]) -> None:
+def test_every_call_is_counted_although_few_are_rows(samples: list[Path], tmp_path: Path) -> None:
+    """Figures agree with those of a recording that keeps all rows."""
     [(count, stored)] = rows(samples[0], "SELECT sum(count), sum(stored) FROM event_aggregates")
-    assert stored == rows(samples[0], "SELECT count(*) FROM events")[0][0]
-    assert int(str(count)) - int(str(stored)) == 160, (
-        "one page allocation per step is counted, not kept"
-    )
+    assert (stored, int(str(count)) > 10 * int(str(stored))) == (200, True)
+    whole = write_samples(tmp_path, rows=None)[0]
+    found = []
+    for path in (samples[0], whole):
+        connection = connect_readonly(path)
+        found.append({one.key: one for one in read_operations(connection, OpFilter())})
+        connection.close()
+    few, every = found
+    timed = [key for key in every if is_timed(key)]
+    assert [few[key].count for key in timed] == [every[key].count for key in timed]
+    for key in timed:
+        assert few[key].p99_ns == pytest.approx(every[key].p99_ns, rel=0.13), key
 
 
 def test_nothing_is_overwritten_and_nothing_half_written(

@@ -15,7 +15,7 @@ from ingero.storage.trace.reading import reading
 def test_the_short_way_gives_the_same_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rare_rows: int
 ) -> None:
-    path = write_samples(tmp_path)[0]
+    path = write_samples(tmp_path, rows=None)[0]
     with reading(path) as connection:
         by_rows = read_operations(connection, OpFilter())
         monkeypatch.setattr(operations, "MANY_ROWS", 0)
@@ -27,7 +27,7 @@ def test_the_short_way_gives_the_same_figures(
 def test_aggregates_that_do_not_match_the_rows_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_samples(tmp_path)[0]
+    path = write_samples(tmp_path, rows=None)[0]
     monkeypatch.setattr(operations, "MANY_ROWS", 0)
     with reading(path) as connection:
         before = read_operations(connection, OpFilter())

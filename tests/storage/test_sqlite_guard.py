@@ -18,7 +18,7 @@ LONG = "replace(printf('%.1000c', 'a'), 'a', printf('%.200c', 'b'))"  # 200,000 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_samples(tmp_path_factory.mktemp("samples"))[0]
+    return write_samples(tmp_path_factory.mktemp("samples"), rows=None)[0]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from ingero.sim.samples import NODES, write_samples
 async def test_f153_a_chain_names_node_process_rank_operation_latency_and_cause(
     tmp_path: Path,
 ) -> None:
-    first = await data_of(AgentContext(db=write_samples(tmp_path)[0]), "get_causal_chains")
+    first = await data_of(
+        AgentContext(db=write_samples(tmp_path, rows=None)[0]), "get_causal_chains"
+    )
     chain = first["chains"][0]
     assert (chain["severity"], chain["node"]) == ("HIGH", f"[traced-data]{NODES[0]}[/traced-data]")
     assert chain["p99_us"] > chain["p50_us"] > 0
@@ -65,7 +67,7 @@ async def test_what_a_file_advises_is_marked_as_data_too(tmp_path: Path) -> None
 
 async def test_chosen_processes_are_derived_as_explain_does(tmp_path: Path) -> None:
     """With the host's cores and the names of its processes, one node at a time."""
-    here = AgentContext(db=write_samples(tmp_path)[3])
+    here = AgentContext(db=write_samples(tmp_path, rows=None)[3])
     pid = (await data_of(here, "get_causal_chains"))["chains"][0]["pid"]
     derived = await data_of(here, "get_causal_chains", pids=[pid])
     assert {chain["node"] for chain in derived["chains"]} == {
