@@ -24,6 +24,7 @@ MAX_STATE_BYTES: Final = 256 << 20  # decompressed
 _MODULES: Final = (
     "ingero.core.verdict.",
     "ingero.core.collectives.",
+    "ingero.core.places.",
     "ingero.contract.",
     "ingero.fleet.cluster_verdicts",
 )
