@@ -39,7 +39,22 @@ def main(argv: list[str] | None = None) -> int:
         return output_lost(error, "ingero")
 
 
+def _opens_top() -> bool:
+    """Whether `ingero` alone is a view of Fleet: on a terminal, where a Fleet is configured."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    from ingero.config.contexts import find_context
+    from ingero.errors import ConfigError
+
+    try:
+        return find_context().is_configured
+    except ConfigError:  # the help says how to go on, every other command what is wrong
+        return False
+
+
 def _main(args: list[str]) -> int:
+    if not args and _opens_top():
+        args = ["top"]
     if not args or args[0] in ("-h", "--help", "help"):
         print(help_text(), flush=True)
         return 0

@@ -13,6 +13,7 @@ from ingero.config.rates import parse_rates
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.exposition import render
+from ingero.contract.fleet_api import RankCounts
 from ingero.contract.measurements.collectives import encode_collectives
 from ingero.contract.measurements.ranks import decode_ranks
 from ingero.contract.otlp.values import (
@@ -191,7 +192,7 @@ def test_the_service_keeps_nothing_of_a_job_long_over() -> None:
     page = render(verdict_families(service)).decode()
     assert 'ingero_fleet_verdict_freed_total{cluster_id="c",kind="rank"} 8' in page
     assert "ingero_collective_lateness_ms{" not in page
-    assert service.rank_counts("c") == {"judged": 1, "learning": 0}
+    assert service.rank_counts("c") == RankCounts(judged=1)
 
 
 def test_members_that_are_refused_leave_nothing_behind() -> None:

@@ -14,6 +14,7 @@ _SERVICES = f"{_COMMANDS}.services"
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("demo", TRY, "find a slow node in a simulated cluster", f"{_COMMANDS}.demo:command"),
     ("status", FIND, "show who is slow now, by cluster", f"{_COMMANDS}.status:command"),
+    ("top", FIND, "watch who is slow, in a terminal", f"{_COMMANDS}.top:command"),
     ("blame", FIND, "name the rank a recorded job waits for", f"{_COMMANDS}.blame:blame"),
     ("whatif", FIND, "show what each fix would save", f"{_COMMANDS}.blame:whatif"),
     ("explain", FIND, "show what was slow, why, and what to do", f"{_COMMANDS}.explain:command"),

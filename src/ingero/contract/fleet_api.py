@@ -37,10 +37,14 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks of a cluster that have a baseline, and ranks whose baseline is still being learned."""
+    """Ranks of a cluster that have a baseline, and ranks whose baseline is still being learned.
+
+    `ready_s` is in how many seconds the last of those will have one, if all steps stay as they are.
+    """
 
     judged: int = 0
     learning: int = 0
+    ready_s: float | None = None
 
 
 class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):

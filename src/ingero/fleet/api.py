@@ -36,7 +36,6 @@ from ingero.contract.fleet_api import (
     ClusterStatus,
     ClusterSummary,
     NodeStatus,
-    RankCounts,
     Status,
 )
 from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
@@ -108,7 +107,7 @@ def threshold_app(
             ClusterStatus(
                 **summary_fields(cluster),
                 nodes=await _nodes(cluster, now_s, processor.policy.ttl_s, verdicts.silences),
-                ranks=RankCounts(**verdicts.rank_counts(name)),
+                ranks=verdicts.rank_counts(name),
                 verdicts=verdicts.recent_verdicts(name),
             )
             for name, cluster in sorted(processor.clusters.items())

@@ -38,7 +38,8 @@ def verdict_families(
             [
                 ((("cluster_id", cluster), ("state", state)), float(count))
                 for cluster in sorted(verdicts.clusters)
-                for state, count in verdicts.rank_counts(cluster).items()
+                for counts in (verdicts.rank_counts(cluster),)
+                for state, count in (("judged", counts.judged), ("learning", counts.learning))
             ],
         ),
         *_lag_families(verdicts, provider_of),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
+from ingero.contract.fleet_api import RankCounts
 from ingero.contract.measurements.engines import is_of_engines
 from ingero.contract.measurements.ranks import Measured, decode_ranks
 from ingero.contract.otlp.values import MetricsRequest
@@ -146,11 +147,14 @@ class VerdictService:
         marked = self.causes.mark(cluster, verdict if found is None else found.mark(verdict))
         return self.silences.mark(cluster, marked, self._now_s)
 
-    def rank_counts(self, cluster: str) -> dict[str, int]:
+    def rank_counts(self, cluster: str) -> RankCounts:
         """Count the ranks of a cluster that have a baseline, and those still learning one."""
         found = self.clusters.get(cluster)
-        judged, learning = (0, 0) if found is None else found.engine.learning()
-        return {"judged": judged, "learning": learning}
+        if found is None:
+            return RankCounts()
+        judged, learning = found.engine.learning()
+        ready_s = found.engine.ready_s() if learning else None
+        return RankCounts(judged=judged, learning=learning, ready_s=ready_s)
 
     def _take_measured(
         self, found: "ClusterVerdicts", cluster: str, measured: Measured, now_s: float

@@ -1,7 +1,10 @@
 """A client of Fleet's HTTP API: one connection per request, errors that name the next step."""
 
+import contextlib
 import http.client
+import socket
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -63,6 +66,22 @@ class FleetClient:
         status, data = self._exchange("GET", path, None, max_bytes)
         return data if status == HTTPStatus.OK else self._decode(status, data, bytes)
 
+    def stream(self, path: str) -> "FleetStream":
+        """Open an answer that goes on, line by line; raise where Fleet refuses."""
+        connection = self.connection()
+        try:
+            connection.request("GET", path, None, authorization(self.token))
+            opened = connection.sock  # the connection forgets it once the reply has begun
+            reply = connection.getresponse()
+            if reply.status != HTTPStatus.OK:
+                self._decode(reply.status, read_response_body(reply, MAX_REPLY_BYTES), bytes)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, OSError | http.client.HTTPException):
+                raise self._no_answer(error) from None
+            raise
+        return FleetStream(opened, reply)
+
     def _ask(self, method: str, path: str, body: bytes | None, kind: type[T]) -> T:
         return self._decode(*self._exchange(method, path, body, MAX_REPLY_BYTES), kind)
 
@@ -77,21 +96,23 @@ class FleetClient:
             connection.request(method, path, body, headers)
             reply = connection.getresponse()
             data = read_response_body(reply, max_bytes)
-        except ssl.SSLCertVerificationError as error:
-            raise AuthError(
-                f"{self.url}: its certificate is not trusted: {error.verify_message}; "
-                "give its authority with --ca-cert"
-            ) from None
         except TooLarge as error:
             raise TooLarge(f"{self.url}: {error}") from None
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(
-                f"Fleet does not answer at {self.url}: "
-                f"{failure_text(self.url, error, _advice(error))}"
-            ) from None
+            raise self._no_answer(error) from None
         finally:
             connection.close()
         return reply.status, data
+
+    def _no_answer(self, error: Exception) -> AuthError | Unavailable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return AuthError(
+                f"{self.url}: its certificate is not trusted: {error.verify_message}; "
+                "give its authority with --ca-cert"
+            )
+        return Unavailable(
+            f"Fleet does not answer at {self.url}: {failure_text(self.url, error, _advice(error))}"
+        )
 
     def _decode(self, status: int, data: bytes, kind: type[T]) -> T:
         if status == HTTPStatus.UNAUTHORIZED:
@@ -107,6 +128,29 @@ class FleetClient:
             raise Unavailable(
                 f"{self.url} answered, but not like Fleet; {_WHICH_ADDRESS}"
             ) from None
+
+
+class FleetStream:
+    """An open answer; `close` may be called by another thread and ends it."""
+
+    def __init__(self, opened: socket.socket, reply: http.client.HTTPResponse) -> None:
+        self._socket, self._reply = opened, reply
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield whole lines until the stream ends; raise Unavailable where it breaks."""
+        try:
+            while line := self._reply.readline(MAX_REPLY_BYTES):
+                if not line.endswith(b"\n"):
+                    return
+                yield line
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unavailable(f"the stream broke: {error or type(error).__name__}") from None
+
+    def close(self) -> None:
+        """End the stream."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for a line
+        self._socket.close()
 
 
 def _reason(status: int, body: bytes) -> str:

@@ -129,11 +129,11 @@ def command(
     if write_samples is not None:
         return _write_samples(write_samples, seed, as_json)
     if no_gpu is not None:
-        from ingero.cli.commands.demo_incident import play
+        from ingero.cli.commands.demos.incident import play
 
         return play(no_gpu, as_json, seed)
     if scenario == "inference":
-        from ingero.cli.commands.demo_inference import play_inference
+        from ingero.cli.commands.demos.inference import play_inference
 
         return play_inference(as_json, _quiet if as_json else _say)
     scenario = "sudden" if with_echo and scenario == "rank" else scenario  # Echo names nodes
@@ -142,7 +142,7 @@ def command(
     if chosen not in names:
         raise click.UsageError(f"--straggler {chosen}: the nodes are {names[0]} … {names[-1]}")
     if scenario == "rank":
-        from ingero.cli.commands.demo_job import play_job
+        from ingero.cli.commands.demos.job import play_job
 
         return play_job(names, chosen, keep, as_json)
     run = DemoRun(chosen, push_interval, asks_echo=with_echo)

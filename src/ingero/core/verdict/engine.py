@@ -167,6 +167,16 @@ class VerdictEngine:
         judged = int((rows.baseline_samples[: rows.size] > 0).sum())
         return judged, self.registry.member_count - judged
 
+    def ready_s(self) -> float | None:
+        """Return in how many seconds every member that takes part will have a baseline."""
+        rows, cohorts = self.registry.rows, self.registry.cohorts
+        is_new = (rows.baseline_samples[: rows.size] == 0) & (rows.samples[: rows.size] > 0)
+        if not is_new.any():
+            return None
+        missing = baseline.first_history(rows, cohorts, self.policy) - rows.samples[: rows.size]
+        left_s = missing * np.maximum(cohorts.sample_s[rows.cohort[: rows.size]], 1.0)
+        return float(np.maximum(left_s[is_new], 0.0).max())
+
     def chronic(self) -> list[tuple[Member, float]]:
         """Return members that always were slower than their peers, with the share, slowest first.
 

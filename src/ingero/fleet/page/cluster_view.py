@@ -191,7 +191,7 @@ class ClusterView:
 
     def _summary(self, verdicts: list[Verdict], silences: list[Silence]) -> LiveSummary:
         cluster = self.cluster
-        ranks = RankCounts(**self._verdicts.rank_counts(cluster.name))
+        ranks = self._verdicts.rank_counts(cluster.name)
         loud, hushed = self._slow_nodes(silences)
         facts = ClusterFacts(
             slow_nodes=loud,

@@ -188,7 +188,7 @@ def agent_context(db: Path, *, is_trusted: bool) -> AgentContext:
 
 
 def _play(name: str) -> dict[str, Any]:
-    from ingero.cli.commands.demo_incident import incident_json
+    from ingero.cli.commands.demos.incident import incident_json
 
     return incident_json(name)
 
