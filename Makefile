@@ -67,6 +67,27 @@ probes: $(READY) ## rebuild the eBPF probes and the NCCL plugin for x86_64 and a
 	$(BIN)/python -m ingero.agent.ebpf.probes.build
 	$(BIN)/python -m ingero.agent.nccl.build
 
+OUT ?= dist
+.PHONY: release
+release: $(READY) ## build wheels, source archive, bill of materials, charts, deb and rpm into OUT=dist, with checksums (RELEASE_KEY=file signs them)
+	nice $(BIN)/python -m release --out $(OUT)
+
+.PHONY: peers-charts
+peers-charts: ## install Helm, kubectl, kubeconform, helm-unittest and nfpm for charts and packages (needs Go; takes minutes; kept in ~/.cache/ingero/peers)
+	nice bench/peers/charts.sh
+
+.PHONY: peers-images
+peers-images: ## install buildah, podman, skopeo, runc and mmdebstrap from Debian, to build and run images
+	nice bench/peers/images.sh
+
+.PHONY: peers-k8s
+peers-k8s: ## build a whole Kubernetes node for tests (needs Go; about 12 minutes of CPU; kept in ~/.cache/ingero/peers)
+	nice bench/peers/k8s.sh
+
+.PHONY: peers-slurm
+peers-slurm: ## install Slurm and munge from Debian, for a cluster on loopback
+	nice bench/peers/slurm.sh
+
 .PHONY: wheelhouse
 wheelhouse: ## collect wheels and a slim NCCL for GPU tests on a machine without network
 	$(PYTHON) tests/hardware/prepare_wheels.py wheelhouse

@@ -32,6 +32,8 @@ def copy_tree(target: Path) -> Path:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target / name)
             os.utime(target / name, (commit_time(), commit_time()))
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    (target / "src/ingero/build.txt").write_text(f"commit {commit}\n")
     return target
 
 

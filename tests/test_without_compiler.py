@@ -64,7 +64,7 @@ def version(script: str = "", **environment: str) -> str:
         check=True,
         env=os.environ | environment,
     )
-    return ended.stdout.splitlines()[1]
+    return ended.stdout.splitlines()[2]
 
 
 def test_version_shows_which_compiled_parts_are_in_use() -> None:

@@ -59,11 +59,9 @@ def _main(args: list[str]) -> int:
         print(help_text(), flush=True)
         return 0
     if args[0] in ("--version", "version"):
-        from importlib.metadata import version
+        from ingero.cli.version import version_text
 
-        from ingero.compiled import describe_parts
-
-        print(f"ingero {version('ingero')}\n{describe_parts()}", flush=True)
+        print(version_text(), flush=True)
         return 0
     try:
         from ingero.cli.dispatch import run

@@ -40,6 +40,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("silence", OPERATE, "mute alerts about a node or a job", f"{_COMMANDS}.silence:command"),
     ("alert", OPERATE, "send a test alert to a target", f"{_SERVICES}.alert:command"),
     ("rates", OPERATE, "show, check and update GPU prices", f"{_COMMANDS}.rates:command"),
+    ("completion", OPERATE, "print a completion script", f"{_COMMANDS}.completion:command"),
 )  # fmt: skip
 
 SCRIPTS = (  # console scripts of their own

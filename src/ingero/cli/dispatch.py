@@ -17,6 +17,8 @@ from ingero.errors import IngeroError
 # the extra that provides a module which the base install lacks
 EXTRAS = {"duckdb": "echo", "pyarrow": "echo", "pytz": "echo", "mcp": "mcp", "PIL": "all"}
 
+HELP = ["-h", "--help"]
+
 
 def run(args: list[str]) -> int:
     """Run the command named by the first argument."""
@@ -49,6 +51,30 @@ def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
     return status
 
 
+def _add_version(command: click.Command, script: str) -> None:
+    """Add --version to a command and all commands in it."""
+
+    def show(context: click.Context, _: click.Parameter, given: bool) -> None:
+        if given:
+            from ingero.cli.version import version_text
+
+            click.echo(version_text(script))
+            context.exit()
+
+    if not any("--version" in param.opts for param in command.params):
+        option = click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=show,
+            help="Show what is installed and exit.",
+        )
+        command.params.append(option)
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _add_version(inner, script)
+
+
 def output_lost(error: OSError, prog_name: str) -> int:
     """Return the exit status when standard output cannot be written; raise other errors again."""
     if isinstance(error, BrokenPipeError):  # `| head` has read enough
@@ -65,8 +91,9 @@ def output_lost(error: OSError, prog_name: str) -> int:
 
 def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> int:
     name = prog_name
+    _add_version(command, prog_name.split(maxsplit=1)[0])
     try:
-        with command.make_context(prog_name, list(args)) as context:
+        with command.make_context(prog_name, list(args), help_option_names=HELP) as context:
             try:
                 status = command.invoke(context)
             finally:

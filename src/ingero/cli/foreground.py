@@ -9,6 +9,13 @@ from typing import Any, Protocol
 
 import click
 
+from ingero.children.service_manager import (
+    READY,
+    STOPPING,
+    WATCHDOG,
+    tell_manager,
+    watchdog_interval_s,
+)
 from ingero.cli.event_loop import new_event_loop
 from ingero.cli.show.logs import set_up_logging
 
@@ -36,14 +43,28 @@ def run_service(
                 f"{listener} {address}" for listener, address in service.addresses.items()
             )
             click.echo(f"{name} is up: {where}")
+        tell_manager(READY)
 
     async def whole() -> None:
-        await serve(announce)
+        alive = asyncio.create_task(_show_life())
+        try:
+            await serve(announce)
+        finally:
+            alive.cancel()
+            tell_manager(STOPPING)
 
     set_up_logging(log_level)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(whole())
     return 0
+
+
+async def _show_life() -> None:
+    """Tell a service manager that watches this process, again and again, that the loop turns."""
+    interval_s = watchdog_interval_s()
+    while interval_s is not None:
+        tell_manager(WATCHDOG)
+        await asyncio.sleep(interval_s)
 
 
 def run_stdio(server: Any) -> int:

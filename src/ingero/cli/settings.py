@@ -76,8 +76,12 @@ class SettingType(click.ParamType[Any]):
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
         """Return the placeholder of the value, or the list of words that it can be."""
-        choices = choices_of(self._entry.type, self._entry.setting)
+        choices = self.choices()
         return f"[{'|'.join(choices)}]" if choices else self._entry.setting.metavar
+
+    def choices(self) -> tuple[str, ...]:
+        """Return the values that the setting may have, if they are few; completion offers them."""
+        return choices_of(self._entry.type, self._entry.setting)
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None

@@ -1,0 +1,6 @@
+"""Make `release` importable: it is beside `tests`, not in the package."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
