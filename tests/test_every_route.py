@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from starlette.applications import Starlette
 from tests.support.echo_service import RunningEcho
+from tests.support.enrolment import enrolment_folder
 from tests.support.pushes import NEVER_S
 from tests.support.pushes import running as running_fleet
 from tests.support.tokens import private
@@ -39,6 +40,7 @@ FILE = "".join(
 )  # fmt: skip
 EVERYBODY = frozenset({*NAMES, "wrong", "none"})
 PUSH, READ, OPERATE = frozenset({"push"}), frozenset({"read"}), frozenset({"operate"})
+NOBODY: frozenset[str] = frozenset()
 EAST = frozenset({"east"})  # what it may see is limited to its cluster inside the answer
 
 # Who is let in, by listener and route; a token for one cluster is let in where it is filtered.
@@ -59,6 +61,11 @@ FLEET: Mapping[str, frozenset[str]] = {
     "threshold GET /api/v1/episodes/{episode}/inputs": READ | EAST,
     "threshold GET /api/v1/episodes/{episode}/peers": READ,
     "threshold GET /api/v1/live": READ | EAST,
+    "threshold GET /api/v1/authority": EVERYBODY,  # the certificate that join codes name
+    "threshold POST /api/v1/enrol": NOBODY,  # takes join codes, no tokens
+    "threshold POST /api/v1/enrol/renew": NOBODY,  # takes tokens of enrolled nodes
+    "threshold POST /api/v1/enrol/leave": NOBODY,
+    "threshold GET /api/v1/enrol/nodes": READ,
     "threshold GET /api/v1/node": READ,
     **{
         f"threshold GET {path}": EVERYBODY  # files of the page, without data
@@ -165,7 +172,11 @@ async def fleet(folder: Path) -> AsyncIterator[Walked]:
     own = {"token_file": str(private(folder / "tokens", FILE))}
     settings = {
         "receivers": {"otlp": {"protocols": {"grpc": own, "http": own}}},
-        "extensions": {"ingero_threshold": own, "zpages": own},
+        "extensions": {
+            "ingero_threshold": own,
+            "zpages": own,
+            "ingero_enrolment": {"dir": str(enrolment_folder(folder / "enrolment"))},
+        },
         "exporters": {"prometheus": own},
         "service": {"telemetry": {"metrics": own}},
     }
@@ -228,7 +239,8 @@ async def test_every_route_lets_in_only_who_may(name: str, tmp_path: Path) -> No
                 if who in allowed:
                     assert status not in (401, 403), (route, who, status)
                 else:
-                    assert status == (401 if who in ("none", "wrong") else 403), (route, who)
+                    is_unknown = who in ("none", "wrong") or route.endswith("/enrol")
+                    assert status == (401 if is_unknown else 403), (route, who)
 
 
 def test_every_route_of_the_source_is_walked() -> None:
@@ -252,6 +264,8 @@ async def test_foreign_pages_change_nothing(name: str, tmp_path: Path) -> None:
                 continue  # nothing changes; OTLP is for senders that are no browser
             who = "operate" if "operate" in allowed else "read"
             assert (await ask(session, walked, route, who, **evil)).status == 403, route
+            if not allowed:
+                continue
             own = {"Origin": f"http://{walked.addresses[route.split()[0]]}"}
             assert (await ask(session, walked, route, who, **own)).status != 403, route
             if route in CHANGES:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ingero.transport.certificates import _alternative_name
+from ingero.transport.certificates import alternative_name
 from ingero.transport.tls import ServerTls
 
 
@@ -61,7 +61,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(days=100))
             .not_valid_after(now + datetime.timedelta(days=days))
-            .add_extension(x509.SubjectAlternativeName([_alternative_name(name)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([alternative_name(name)]), critical=False)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .sign(signer, hashes.SHA256())
         )

@@ -49,12 +49,16 @@ class WholeAgent:
 
 @contextlib.contextmanager
 def whole_agent(
-    folder: Path, config: str, environment: dict[str, str] | None = None
+    folder: Path, config: str | None, environment: dict[str, str] | None = None
 ) -> Iterator[WholeAgent]:
-    """Run one until the end of the block; it must end with status 0 on SIGTERM."""
+    """Run one until the end of the block; it must end with status 0 on SIGTERM.
+
+    Without `config` the folder holds an ingero.yaml.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file, log, socket = folder / "ingero.yaml", folder / "agent.log", folder / "run" / "agent.sock"
-    file.write_text(config)
+    if config is not None:
+        file.write_text(config)
     env = dict(os.environ) | {"HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
     with log.open("ab") as to:
         command = [str(BIN / "ingero"), "agent", "--config", str(file), "--socket", str(socket)]

@@ -1,9 +1,14 @@
-"""Messages to the service manager that started this process (systemd, `Type=notify`)."""
+"""The service manager (systemd): messages to it, and commands for it."""
 
 import contextlib
 import os
+import shutil
 import socket
+import subprocess
+from pathlib import Path
 from typing import Final
+
+from ingero.errors import Unavailable
 
 SOCKET_VARIABLE: Final = "NOTIFY_SOCKET"
 WATCHDOG_VARIABLE: Final = "WATCHDOG_USEC"
@@ -12,6 +17,8 @@ READY: Final = "READY=1"
 RELOADING: Final = "RELOADING=1"
 STOPPING: Final = "STOPPING=1"
 WATCHDOG: Final = "WATCHDOG=1"
+_RUNNING: Final = Path("/run/systemd/system")
+_COMMAND_TIMEOUT_S: Final = 120.0
 
 
 def tell_manager(*lines: str) -> None:
@@ -42,3 +49,22 @@ def watchdog_interval_s() -> float | None:
     if owner and owner != str(os.getpid()):
         return None  # the manager watches another process
     return int(allowed_us) / 2e6
+
+
+def has_systemd() -> bool:
+    """Return whether systemd manages this machine."""
+    return _RUNNING.is_dir() and shutil.which("systemctl") is not None
+
+
+def run_systemctl(*arguments: str, may_fail: bool = False) -> None:
+    """Run systemctl; raise Unavailable with what it said, unless it may fail."""
+    command = ["systemctl", *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{' '.join(command)} failed: {error}") from None
+    if done.returncode != 0 and not may_fail:
+        said = done.stderr.strip() or done.stdout.strip()
+        raise Unavailable(f"{' '.join(command)} failed: {said}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.config.fleet_alerts import AlertsConfig
+from ingero.config.fleet_enrolment import EnrolmentExtensionConfig
 from ingero.config.fleet_exporters import (
     ELSEWHERE,
     EXPORTERS,
@@ -162,6 +163,7 @@ class ExtensionsConfig:
     """The section `extensions`."""
 
     ingero_threshold: ThresholdExtensionConfig = setting(ThresholdExtensionConfig())
+    ingero_enrolment: EnrolmentExtensionConfig = setting(EnrolmentExtensionConfig())
     zpages: ZpagesConfig = setting(ZpagesConfig())
 
 
@@ -275,6 +277,26 @@ class FleetConfig:
                     raise ConfigError(f"{key}: {problem}; list those that {signal} go to")
         self._check_provider_lookup()
         self._check_ports()
+        self._check_enrolment()
+
+    def _check_enrolment(self) -> None:
+        """Refuse to send secrets of nodes over listeners without TLS."""
+        if self.extensions.ingero_enrolment.dir is None:
+            return
+        key = "extensions.ingero_enrolment.dir"
+        for listener in self.listeners():
+            if listener.name not in ("threshold", "http", "grpc") or is_loopback(listener.endpoint):
+                continue
+            if listener.tls is None:
+                raise ConfigError(
+                    f"{key}: nodes that join send tokens to {listener.key}, which has no tls; "
+                    "`ingero fleet init` makes certificates"
+                )
+            if listener.token_file is None:
+                raise ConfigError(
+                    f"{key}: {listener.key} has no token_file, so everybody may push without "
+                    "joining"
+                )
 
     def _check_provider_lookup(self) -> None:
         """Refuse rules that no pipeline applies, and a pipeline that has no rules to apply."""

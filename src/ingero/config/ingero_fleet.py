@@ -171,6 +171,11 @@ class FleetBlockConfig:
         help="File with the bearer token for pushes and polls, readable by its owner only. It is "
         "read each time, so that a new token needs no restart.",
     )
+    token_to_nodes: bool = setting(
+        True,
+        help="Send that token also to nodes that are asked. Turn it off where nodes know you by "
+        "`client_cert`, so that no node learns the token for Fleet.",
+    )
     headers: dict[str, str] = setting(
         {}, help="HTTP headers that are sent with every push and poll; without line breaks."
     )

@@ -1,6 +1,6 @@
-"""The clusters that a token may push to, compared with those that a request names."""
+"""The clusters and the node that a token may push as, compared with those that a request names."""
 
-from ingero.contract.names import CLUSTER_ID, DEFAULT_CLUSTER
+from ingero.contract.names import CLUSTER_ID, DEFAULT_CLUSTER, NODE_ID
 from ingero.contract.otlp.body import decode
 from ingero.contract.otlp.rows import resource_context
 from ingero.contract.otlp.values import (
@@ -21,15 +21,21 @@ def not_allowed(cluster: str | None) -> str:
 
 
 def refused_cluster(sender: Key, inbound: Inbound) -> Reply | None:
-    """Return the refusal of a request that names a cluster outside `allowed_clusters`.
+    """Return the refusal of a request that names another cluster or node than its token allows.
 
     The cluster of the request wins in Fleet, but exporters pass the body on as it is.
     """
-    if sender.clusters is None:
+    if sender.clusters is None and sender.node is None:
         return None
     try:
         request = decode(inbound.kind, inbound.body, inbound.encoding)
-        named = [_cluster_in(resource) for resource in _resources(request)]
+        resources = _resources(request)
+        other = _other_node(sender.node, resources)
+        if other is not None:
+            return Reply(403, message=f"this token is of {sender.node}, not of {other!r}")
+        if sender.clusters is None:
+            return None
+        named = [_cluster_in(resource) for resource in resources]
     except MalformedPush as error:
         return Reply(400, message=str(error))
     except TooLarge as error:
@@ -38,6 +44,16 @@ def refused_cluster(sender: Key, inbound: Inbound) -> Reply | None:
     for name in (cluster, *(each or cluster or DEFAULT_CLUSTER for each in named)):
         if name is not None and name not in sender.clusters:
             return Reply(403, message=not_allowed(name))
+    return None
+
+
+def _other_node(own: str | None, resources: list[Resource | None]) -> str | None:
+    """Return a node that is named and is not `own`, under any of the names that Echo reads."""
+    for resource in resources if own is not None else ():
+        explicit = plain_attributes(resource.attributes if resource else ()).get(NODE_ID)
+        named = str(explicit) if explicit else resource_context(resource).node_id
+        if named is not None and named != own:
+            return named
     return None
 
 

@@ -24,6 +24,9 @@ from ingero.fleet.alerts.metrics import alert_families
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.causes.metrics import cause_families
 from ingero.fleet.engines.metrics import engine_families
+from ingero.fleet.enrolment.build import build_enrolment
+from ingero.fleet.enrolment.metrics import enrolment_families
+from ingero.fleet.enrolment.routes import EnrolmentApi
 from ingero.fleet.episodes.metrics import episode_families
 from ingero.fleet.episodes.routes import episode_routes
 from ingero.fleet.exporters import FleetExporters
@@ -96,6 +99,7 @@ class FleetService:
         self.judgement = Judgement(config, rates)
         self.verdicts, self.episodes = self.judgement.verdicts, self.judgement.episodes
         self.live = LiveHub(self.processor, self.verdicts)
+        self.enrolment = build_enrolment(config)
         if settings.verdict.enabled:
             self.processor.on_measurements = self._measured
             self.receiver.verdict_texts = self.verdicts.texts
@@ -147,6 +151,10 @@ class FleetService:
             self.receiver.grpc_token = await self._listeners.serve_grpc(
                 asked["grpc"], self.receiver
             )
+        if (enrolment := self.enrolment) is not None:
+            enrolment.refresh()
+            for secrets in self._listeners.secrets:
+                secrets.access.issued = lambda: enrolment.keys
 
     def _threshold_app(self, access: Access) -> Starlette:
         page = live_routes(
@@ -158,7 +166,14 @@ class FleetService:
         )
         limits = limit_routes(lambda: self.processor.policy, self.processor.set_limits, access)
         routes = [*page, *episode_routes(self.episodes, access), *limits]
+        if self.enrolment is not None:
+            routes += EnrolmentApi(self.enrolment, self._push_port, access).routes()
         return threshold_app(self.processor, access, self.verdicts, routes)
+
+    def _push_port(self) -> int:
+        """Return where enrolled nodes push: over HTTP where it is served."""
+        address = self.addresses.get("http") or self.addresses["grpc"]
+        return int(address.rpartition(":")[2])
 
     def _moment(self, now_s: float) -> Moment:
         return Moment(now_s, now_s + self.unix_offset_s)
@@ -188,6 +203,8 @@ class FleetService:
     def tick(self, now_s: float) -> None:
         """Recompute thresholds and verdicts; `now_s` is monotonic time."""
         self.receiver.second_passed()
+        if self.enrolment is not None:
+            self.enrolment.refresh()
         self.processor.tick(now_s)
         changed = self.judgement.tick(now_s + self.unix_offset_s)
         if changed:
@@ -219,6 +236,7 @@ class FleetService:
             + live_families(self.live)
             + episode_families(self.episodes, self.judgement.episode_files)
             + alert_families(self.judgement.alerts)
+            + enrolment_families(self.enrolment)
             + service_families(
                 self.receiver,
                 self._listeners,

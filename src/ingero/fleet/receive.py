@@ -152,7 +152,7 @@ class Receiver:
             admitted = self._admit(self.http_token, presented, address)
             if isinstance(admitted, Reply):
                 reply = admitted
-            elif admitted.clusters is not None:
+            elif admitted.clusters is not None or admitted.node is not None:
                 inbound = Inbound(MetricsRequest, body, encoding, cluster, admitted, address)
                 reply = refused_cluster(admitted, inbound)
         if reply is None:

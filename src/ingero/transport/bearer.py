@@ -136,12 +136,16 @@ ALL_SCOPES: Final = frozenset(TokenScope)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One bearer token that a server accepts; `clusters` None means all clusters."""
+    """One bearer token that a server accepts; `clusters` None means all clusters.
+
+    With `node` it is the token of an enrolled node, which pushes as itself only.
+    """
 
     name: str
     digest: bytes
     clusters: frozenset[str] | None = None
     scopes: frozenset[TokenScope] = ALL_SCOPES
+    node: str | None = None
 
     @property
     def short_digest(self) -> str:

@@ -81,11 +81,11 @@ def self_signed(
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(
-            x509.SubjectAlternativeName([_alternative_name(name) for name in names]), critical=False
+            x509.SubjectAlternativeName([alternative_name(name) for name in names]), critical=False
         )
         # clients that trust this certificate trust nothing that its key signs
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(), critical=True)
+        .add_extension(key_usage(), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -144,16 +144,18 @@ def _earlier_names(certificate: Path) -> list[str]:
         return []
 
 
-def _alternative_name(name: str) -> x509.GeneralName:
+def alternative_name(name: str) -> x509.GeneralName:
+    """Return a host name or an address as certificates list it."""
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
 
 
-def _key_usage() -> x509.KeyUsage:
+def key_usage(*, signs_certificates: bool = False) -> x509.KeyUsage:
+    """Return what the key of a certificate may be used for."""
     return x509.KeyUsage(
-        digital_signature=True, key_cert_sign=False, content_commitment=False,
+        digital_signature=True, key_cert_sign=signs_certificates, content_commitment=False,
         key_encipherment=False, data_encipherment=False, key_agreement=False,
         crl_sign=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip

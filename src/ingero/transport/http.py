@@ -71,7 +71,7 @@ def require_token(
         admitted = access.check(request.headers.get(AUTHORIZATION), address, *scopes)
         if isinstance(admitted, Denied):
             return denied_response(admitted)
-        if request.method not in SAFE_METHODS and not _is_json(request):
+        if request.method not in SAFE_METHODS and not is_json(request):
             needed = f"Content-Type must be {JSON_TYPE}"
             return error_response(needed, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         request.scope[_KEY] = admitted
@@ -99,7 +99,8 @@ def key_of(request: Request) -> Key:
     return key
 
 
-def _is_json(request: Request) -> bool:
+def is_json(request: Request) -> bool:
+    """Return whether the body is JSON, which a form of a foreign web page cannot send."""
     kind = request.headers.get("content-type", "").partition(";")[0]
     return kind.strip().lower() == JSON_TYPE
 

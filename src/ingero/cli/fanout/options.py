@@ -109,7 +109,7 @@ def fanout_of(
         trusted=config.trusted,
         require_tls=fanout["fleet_require_tls"] and not fanout["trusted_network"],
         token=None
-        if fanout["trusted_network"]
+        if fanout["trusted_network"] or not config.token_to_nodes
         else token_from(config.token_file, FLEET_TOKEN_VARIABLE),
     )
     check_nodes(nodes, policy)

@@ -1,0 +1,130 @@
+"""Nodes join a Fleet over TLS, push as themselves, are asked, revoked, and leave."""
+
+import concurrent.futures
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.support.joined_fleet import JoinedFleet, joined_fleet, run
+from tests.support.waiting import until
+from tests.support.whole_agent import WholeAgent, whole_agent
+
+from ingero.storage.trace.database import TraceDb
+
+PUSH_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JoinedFleet]:
+    with joined_fleet(tmp_path_factory.mktemp("fleet") / "fleet") as running:
+        yield running
+
+
+def prepare(folder: Path) -> None:
+    """A configuration that was there before: faster pushes, its own files, no recording."""
+    folder.mkdir(parents=True)
+    (folder / "ingero.yaml").write_text(
+        "# of this node\n"
+        "agent:\n  record: false\n"
+        f"store:\n  path: {folder / 'trace.db'}\n"
+        f"fleet:\n  push_interval: {PUSH_S:g}s\n  timeout: {PUSH_S:g}s\n"
+        f"health:\n  persistence:\n    path: {folder / 'baseline.json'}\n"
+    )
+
+
+def refused_pushes(agent: WholeAgent) -> float:
+    lines = [
+        line for line in agent.metrics().splitlines() if line.startswith("ingero_agent_pushes")
+    ]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if 'outcome="ok"' not in line)
+
+
+def test_nodes_join_push_are_asked_and_leave(fleet: JoinedFleet, tmp_path: Path) -> None:
+    names = ["gpu-1", "gpu-2", "gpu-3"]
+    code = fleet.code("--nodes", "3", "--cluster", "train")
+    for name in names:
+        prepare(tmp_path / name)
+    before = (tmp_path / "gpu-1" / "ingero.yaml").read_text()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        joining = [
+            pool.submit(fleet.join, tmp_path / name, name, code, "--api", "127.0.0.1:0")
+            for name in names
+        ]
+        done = [each.result() for each in joining]
+    assert [each.returncode for each in done] == [0, 0, 0], [each.stderr for each in done]
+    assert code not in "".join(each.stdout + each.stderr for each in done)
+    fourth = fleet.join(tmp_path / "gpu-4", "gpu-4", code)
+    assert fourth.returncode != 0
+    assert "was for 3 nodes" in fourth.stderr
+
+    written = yaml.safe_load((tmp_path / "gpu-1" / "ingero.yaml").read_text())
+    assert written["fleet"]["cluster_id"] == "train"
+    assert written["fleet"]["push_interval"] == "1s"
+    TraceDb(tmp_path / "gpu-1" / "trace.db", "gpu-1").close()
+    with whole_agent(tmp_path / "gpu-1", None) as one, whole_agent(tmp_path / "gpu-2", None) as two:
+        until(lambda: set(fleet.nodes()) >= {"gpu-1", "gpu-2"}, one.said)
+        check_query(fleet, one)
+        check_revocation(fleet, one, two)
+    left = run("ingero", "leave", "--state-dir", str(tmp_path / "gpu-1" / "state"))
+    assert left.returncode == 0, left.stderr
+    assert (tmp_path / "gpu-1" / "ingero.yaml").read_text() == before
+    assert not list((tmp_path / "gpu-1" / "state").iterdir())
+    listed = run("ingero", "fleet", "nodes", str(fleet.files.root)).stdout
+    assert "gpu-1" not in listed
+    assert "gpu-3" in listed
+
+
+def check_query(fleet: JoinedFleet, agent: WholeAgent) -> None:
+    """What Fleet vouches for is trusted by those that Fleet vouches for, and by nobody else."""
+    agent.wait_until_healthy()
+    node = agent.part("api").addresses["api"].removeprefix("https://")
+    question = ("ingero", "query", "--nodes", node, "--json", "SELECT 1 AS one")
+    config = fleet.files.operator / "ingero.yaml"
+    answered = run(*question, INGERO_CONFIG=str(config))
+    assert answered.returncode == 0, answered.stderr
+    assert '"one"' in answered.stdout
+    without = run(
+        *question,
+        "--ca-cert",
+        str(fleet.files.enrolment / "authority.crt"),
+        INGERO_CONFIG="/dev/null",
+    )
+    assert without.returncode != 0
+    stranger = run(*question, INGERO_CONFIG="/dev/null")
+    assert "certificate is unknown" in stranger.stderr + stranger.stdout
+
+
+def check_revocation(fleet: JoinedFleet, other: WholeAgent, revoked: WholeAgent) -> None:
+    """A revoked node is refused within one push interval, and only that one."""
+    assert refused_pushes(revoked) == 0, revoked.said
+    done = run("ingero", "fleet", "revoke", "gpu-2", str(fleet.files.root))
+    assert done.returncode == 0, done.stderr
+    began_s = time.monotonic()
+    until(lambda: refused_pushes(revoked) > 0, revoked.said)
+    assert time.monotonic() - began_s < 5 * PUSH_S + 5
+    assert refused_pushes(other) == 0
+
+
+def test_a_code_is_checked_before_anything_is_sent(fleet: JoinedFleet, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert run("ingero", "fleet", "init", str(other), "--name", "127.0.0.1").returncode == 0
+    made = run("ingero", "fleet", "code", str(other), "--json").stdout
+    foreign = yaml.safe_load(made)["code"]
+    refused = fleet.join(tmp_path / "n", "gpu-9", foreign)
+    assert refused.returncode != 0
+    assert "nothing was sent" in refused.stderr
+    assert not (tmp_path / "n" / "ingero.yaml").exists()
+
+
+def test_a_wrong_secret_and_an_expired_code_are_refused(fleet: JoinedFleet, tmp_path: Path) -> None:
+    good = fleet.code()
+    wrong = fleet.join(tmp_path / "n", "gpu-9", good[:-8] + "AAAAAAAA")
+    assert "not valid or has expired" in wrong.stderr
+    short = fleet.code("--valid-for", "1ms")
+    expired = fleet.join(tmp_path / "n", "gpu-9", short)
+    assert "not valid or has expired" in expired.stderr
+    audit = (fleet.files.enrolment / "audit.log").read_text()
+    assert '"why":"wrong code"' in audit
+    assert good not in audit
