@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="go on where the last run ended")
+    parser.add_argument("--tests", help="try survivors of before, with these tests only")
     parser.add_argument("--killers", action="store_true", help="print which test noticed what")
     given = parser.parse_args()
     rooms = [room for room in ROOMS if given.room is None or room.name in given.room]
@@ -64,10 +65,11 @@ def try_room(room: Room, given: argparse.Namespace) -> bool:
     """Try the mutants of one room; return whether enough were killed."""
     began_s = time.monotonic()
     chosen = sample(room, given.seed, given.sample or room.sample, given.only)
-    kept = Kept.of(room, is_resumed=given.resume)
-    trials = Trials(room, kept, chosen, began_s + 60 * given.minutes, given.workers)
+    kept = Kept.of(room, is_resumed=given.resume or bool(given.tests))
+    end_s = began_s + 60 * given.minutes
+    trials = Trials(room, kept, chosen, end_s, given.workers, tests=given.tests)
     if trials.mutants:
-        pytest.main([*OPTIONS, *room.test_paths()], plugins=[trials])
+        pytest.main([*OPTIONS, *trials.room.test_paths()], plugins=[trials])
     is_enough = report(trials, len(chosen), time.monotonic() - began_s)
     for mutant, test in trials.killed.items() if given.killers else ():
         print(f"  killed: {mutant.name}  ({test})")

@@ -47,7 +47,7 @@ class Kept:
         return self.outcomes.get((mutant.name, _content(mutant.file)))
 
     def add(self, mutant: Mutant, test: str) -> None:
-        """Keep one outcome at once, since a run may be ended at any time."""
+        """Keep one outcome at once, since a run may be ended at any time; the last one counts."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps([mutant.name, _content(mutant.file), test]) + "\n")
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,7 @@ class Trials:
     mutants: list[Mutant]
     end_s: float
     workers: int
+    tests: str | None = None  # only these, for what survived the others
     killed: dict[Mutant, str] = field(default_factory=dict)  # with the test that noticed
     survived: list[Mutant] = field(default_factory=list)
 
@@ -56,6 +57,8 @@ class Trials:
         before = [mutant for mutant, test in outcomes.items() if test == ""]
         untried = [mutant for mutant, test in outcomes.items() if test is None]
         self.mutants, self._before = untried + before, set(before)
+        if self.tests:
+            self.mutants, self.room = before, replace(self.room, tests=(self.tests,))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         left_out = self.room.without
@@ -81,7 +84,8 @@ class Trials:
             for item in session.items:
                 use_few_examples(item)
             self._session = session
-            self._tests = measure(session, self._folder, self.room, self.kept.measured)
+            cache = self._folder / "measured" if self.tests else self.kept.measured
+            self._tests = measure(session, self._folder, self.room, cache)
             self._noticed: Counter[tuple[str, str]] = Counter()
             gc.collect()
             self._functions = functions_by_file()
