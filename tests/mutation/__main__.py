@@ -11,7 +11,7 @@ tried again with the tests of today, after those that were never tried.
 """
 
 import argparse
-import random
+import hashlib
 import subprocess
 import sys
 import time
@@ -77,9 +77,12 @@ def try_room(room: Room, given: argparse.Namespace) -> bool:
 
 
 def sample(room: Room, seed: int, most: int | None, only: str) -> list[Mutant]:
-    """Return the mutants of a room in a random order, so that a part of them is a sample."""
+    """Return the mutants of a room in a random order, so that a part of them is a sample.
+
+    The order follows from their names, so that a sample stays the same while other code changes.
+    """
     found = [mutant for file in room.files() for mutant in mutants_of(SOURCE, file)]
-    random.Random(seed).shuffle(found)
+    found.sort(key=lambda mutant: hashlib.sha256(f"{seed} {mutant.name}".encode()).digest())
     return [mutant for mutant in found if only in mutant.name][:most]
 
 

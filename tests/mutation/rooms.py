@@ -55,7 +55,7 @@ ROOMS = (
         ),
         without="test_no_function_shows_what_a_text_argument_names",
     ),
-    Room("verdict", ("core/verdict/**/*.py",), ("tests/core/verdict",), 400, most_test_s=10.0),
+    Room("verdict", ("core/verdict/**/*.py",), ("tests/core/verdict",), 400, most_test_s=5.0),
     Room(
         "blame",
         ("core/blame/**/*.py",),
