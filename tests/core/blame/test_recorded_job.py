@@ -1,5 +1,7 @@
 """Parts of an answer about a recorded job: its mean step, its stages and how uneven its work is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.support.shared_job import shared_job
@@ -28,9 +30,12 @@ def test_the_mean_step_leaves_out_the_warm_up_of_a_long_recording(
 
 def test_the_slowest_role_is_compared_with_the_mean_of_the_roles() -> None:
     own = [[1.0, 1.0], [1.0, 1.0], [4.0, 4.0], [2.0, 2.0], [2.0, 6.0]]
-    given = workers(own, [0, 0, 1, 1, 1], [9.0, 9.0])
+    given = workers(own, [0, 0, 1, 1, 1], [4.2, 4.2])
     assert structural_loss(given, set()) == pytest.approx(3.0 - 2.0)
-    assert structural_loss(given, {2}) == pytest.approx(2.0 - 1.5)  # named ones are left out
+    short = replace(given, period_s=np.array([2.8, 2.8]))
+    assert structural_loss(short, {2}) == pytest.approx(2.0 - 1.5)  # named ones are left out
+    # Where even the slowest role waits for most of the step, work is hidden in transfers.
+    assert structural_loss(replace(given, period_s=np.array([4.4, 4.4])), set()) == 0.0
     assert structural_loss(given, {2, 3, 4}) == 0.0  # a single role is left
     nothing = workers([[1.0], [np.nan]], [0, 1], [9.0])
     assert structural_loss(nothing, set()) == 0.0

@@ -1,7 +1,10 @@
 """Faults in simulated jobs of many shapes: rank, class and loss follow from the simulation."""
 
+from dataclasses import replace
+
 import pytest
 from tests.support.job_shapes import Shape, ddp, experts, fsdp
+from tests.support.random_jobs import draw_job
 from tests.support.simulated_job import Fault, simulate
 
 from ingero.core.blame.answer import Answer
@@ -56,3 +59,41 @@ def test_a_slow_gpu_that_the_job_does_not_notice_is_no_culprit() -> None:
     # Launches take longer than compute, so ten percent more compute change nothing.
     shape = ddp(step_s=0.015, launch=1.4)
     assert _ask(simulate(shape, STEPS, [Fault(3, gpu=0.1, first=ONSET)]).columns).culprits == ()
+
+
+RANDOM = [
+    ("hybrid", 101, Fault(4, gpu=0.10), "compute"),  # gradients are scattered, then reduced across
+    ("hybrid", 101, Fault(4, host_s=0.015), "host"),
+    ("tensor", 102, Fault(0, host_s=0.017), "host"),  # its partner waits, and overlaps less
+    ("accumulation", 102, Fault(0, host_s=0.143, every=12), "host"),  # hosts have hiccups, too
+]
+
+
+@pytest.mark.parametrize(("kind", "seed", "fault", "cause"), RANDOM)
+def test_jobs_of_random_shape_are_told_right(
+    kind: str, seed: int, fault: Fault, cause: str
+) -> None:
+    """Groups that overlap compute, victims in tensor groups, and stalls that flags hide."""
+    drawn, first = draw_job(kind, seed), 240
+    job = simulate(drawn.shape, 400, [replace(fault, first=first)], noise=drawn.noise, seed=seed)
+    answer = _ask(job.columns)
+    assert [(c.rank, str(c.cause)) for c in answer.culprits] == [(fault.rank, cause)]
+    (culprit,) = answer.culprits
+    truth = job.loss(first)
+    assert culprit.loss == pytest.approx(truth, abs=max(0.015, 0.25 * truth))
+    assert culprit.period == (fault.every if fault.every > 1 else None)
+    assert answer.step_time_s == pytest.approx(float(job.step_s[:, 5:].mean()), rel=0.015)
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("hybrid", 102), ("pipeline", 101)])
+def test_scatter_of_hosts_and_receives_posted_ahead_are_nobodys_fault(kind: str, seed: int) -> None:
+    drawn = draw_job(kind, seed)
+    answer = _ask(simulate(drawn.shape, 300, noise=drawn.noise, seed=seed).columns)
+    assert (answer.culprits, answer.cause) == ((), None)
+
+
+def test_stalls_that_show_at_a_flag_first_count() -> None:
+    """Every second stall falls on a step that begins with a flag of all ranks."""
+    job = simulate(ddp(), STEPS, [Fault(5, host_s=0.06, every=10, first=ONSET)], flag_every=20)
+    (culprit,) = _ask(job.columns).culprits
+    assert (culprit.rank, culprit.period) == (5, 10)

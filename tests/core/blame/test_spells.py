@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 def workers(own_s: Floats, cohort: list[int] | None = None) -> WorkerSteps:
     count, steps = own_s.shape
     roles = np.array(cohort or [0] * count, np.intp)
-    return WorkerSteps(own_s, np.full(steps, 4.0), roles, tuple(range(steps)))
+    return WorkerSteps(own_s, np.full(steps, 0.05), roles, tuple(range(steps)))
 
 
 def job(steps: int, slow: dict[int, tuple[int, int, float]], count: int = 6) -> Floats:
@@ -76,6 +76,14 @@ def test_a_short_stretch_is_a_hiccup(steps: int, length: int, is_found: bool) ->
     own = job(steps, {3: (steps - length, steps, 1.2)})
     spells = stretches(own)
     assert ((3, steps - length, steps) in spells) == is_found
+
+
+def test_ten_seconds_of_long_steps_last() -> None:
+    own = job(1000, {3: (900, 1000, 1.2)})
+    given = workers(own)
+    assert find_spells(given)[1][0].begin == 0  # five seconds: judged over the whole recording
+    slow = replace(given, period_s=np.full(1000, 0.1))
+    assert [(each.begin, each.end) for each in find_spells(slow)[1]] == [(900, 1000)]
 
 
 def test_an_excess_of_half_the_least_effect_ends_a_stretch() -> None:

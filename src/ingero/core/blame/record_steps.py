@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from ingero.core.blame.recorded.grid import build_grid
 from ingero.core.blame.roles import find_roles
 from ingero.core.blame.suspects import WorkerSteps
-from ingero.core.collectives.columns import Collectives, Floats
+from ingero.core.collectives.columns import Collectives, Floats, Ints
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.own_time import own_segments
+from ingero.core.collectives.step_pattern import LIGHT_BYTES
 from ingero.core.robust import nan_median
 
 MIN_OWN_SHARE = 0.1  # of a step: the least own time, also where collectives overlap compute
@@ -27,6 +28,7 @@ class RecordSteps:
     """Own times of all workers, and the step of each record.
 
     `row_step` is the column of a record in `workers`, or -1; `row_place` its place in the step.
+    `flag_step` is the column of the step that follows a flag: a light call outside the pattern.
     """
 
     workers: WorkerSteps
@@ -34,6 +36,7 @@ class RecordSteps:
     row_step: NDArray[np.intp]
     row_place: NDArray[np.intp]
     waiting_s: Floats
+    flag_step: NDArray[np.intp]
 
 
 def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
@@ -49,12 +52,15 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
     segments = own_segments(collectives)
     own_of = np.full(len(collectives), np.nan)
     own_of[segments.row] = segments.own_s
+    flag = _flag_steps(collectives, grid.step)
     clock = collectives.end_ns if exact_ends else collectives.start_ns
     for i, code in enumerate(ranks):
         rows = np.flatnonzero((collectives.who == code) & (grid.step >= 0))
         column = grid.step[rows]
         inside[i] = _sums(collectives.duration_ns[rows] / 1e9, column, shape[1])
-        own[i] = _sums(own_of[rows], column, shape[1])
+        flags = np.flatnonzero((collectives.who == code) & (flag >= 0))
+        before = np.bincount(flag[flags], np.nan_to_num(own_of[flags]), shape[1])
+        own[i] = _sums(own_of[rows], column, shape[1]) + before
         ends = np.full(shape[1], np.nan)
         closes = rows[grid.place[rows] == grid.last[i]]
         ends[grid.step[closes]] = (clock[closes] - clock.min()) / 1e9
@@ -70,7 +76,27 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
     remap = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
     matrix = WorkerSteps(own[:, kept], period[kept], cohort, tuple(np.flatnonzero(kept).tolist()))
     waiting = np.where(whole, inside, np.nan)[:, kept]
-    return RecordSteps(matrix, ranks, remap[grid.step], grid.place, waiting)
+    return RecordSteps(matrix, ranks, remap[grid.step], grid.place, waiting, remap[flag])
+
+
+def _flag_steps(collectives: Collectives, step: Ints) -> NDArray[np.intp]:
+    """Return the step that follows each light call outside the pattern of its rank, else -1.
+
+    Ranks that check a flag before a step meet there first: who comes late to it is late.
+    """
+    result = np.full(len(step), -1, np.intp)
+    order = np.lexsort((collectives.start_ns, collectives.who))
+    size = len(order)
+    if not size:
+        return result
+    who, of_step = collectives.who[order], step[order]
+    following = np.where(of_step >= 0, np.arange(size), size)
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    at = np.minimum(following, size - 1)
+    is_flag = (of_step < 0) & (following < size) & (who[at] == who)
+    is_flag &= collectives.size_bytes[order] <= LIGHT_BYTES
+    result[order[is_flag]] = of_step[at[is_flag]]
+    return result
 
 
 def _typical(period: Floats) -> float:

@@ -9,7 +9,7 @@ from ingero.contract.collective import encode_comm
 from ingero.core.blame.answer import Heat
 from ingero.core.blame.record_fixes import pace_of
 from ingero.core.blame.record_steps import RecordSteps
-from ingero.core.blame.recorded.lateness import Lateness, as_own_time
+from ingero.core.blame.recorded.lateness import Lateness, PlaceTables, as_own_time
 from ingero.core.blame.recorded.spells import Spell
 from ingero.core.blame.recorded.uneven import LastArrivers
 from ingero.core.blame.suspects import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, WorkerSteps
@@ -17,19 +17,21 @@ from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.matching import match_collectives
 
 MOST_LISTED = 8
+BUSY = 0.7  # of the step: a stage that all others wait for works at least so long
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
     """`exact_ends` says that end times are the GPU's; `labels` names communicators.
 
-    `lateness` is None where ranks meet in communicators with different members.
+    `places` is None without times of the GPU, and `lateness` where own time tells who is slow.
     """
 
     collectives: Collectives
     measured: RecordSteps
     findings: Findings
     spells: tuple[Spell, ...]
+    places: PlaceTables | None
     lateness: Lateness | None
     last: LastArrivers
     step_s: float
@@ -58,6 +60,21 @@ class RecordedJob:
         ends = self.collectives.end_ns[(rows >= begin) & (rows < end)]
         return float(ends.min()) / 1e9, float(ends.max()) / 1e9
 
+    def meeting_lateness(self, steps: slice, worker: int) -> dict[int, float]:
+        """Return how late a worker comes to each of its communicators, in seconds per step.
+
+        Sends and receives are left out: one end of a pair waits by nature.
+        """
+        if self.places is None:
+            return {}
+        c, at, place = self.collectives, self.measured.row_step, self.measured.row_place
+        mine = (c.who == self.measured.ranks[worker]) & (place >= 0) & (c.peer < 0)
+        rows = np.flatnonzero(mine & (at >= steps.start) & (at < steps.stop))
+        late = np.nan_to_num(self.places.start_s[worker, at[rows], place[rows]])
+        comms, which = np.unique(c.comm[rows], return_inverse=True)
+        sums = np.bincount(which, late, len(comms)) / max(1, steps.stop - steps.start)
+        return dict(zip(comms.tolist(), sums.tolist(), strict=True))
+
     def missing_ranks(self) -> list[int]:
         """Return the ranks of the job that left no records."""
         known = {r.global_rank for r in self.collectives.recorders if r.global_rank is not None}
@@ -85,14 +102,17 @@ def mean_period(workers: WorkerSteps) -> float:
 def structural_loss(workers: WorkerSteps, named: set[int]) -> float:
     """Return by how many seconds the slowest role exceeds the mean of all roles.
 
-    Workers that are `named` are left out. With a single role the result is 0.
+    Workers that are `named` are left out. With a single role the result is 0, and also where the
+    slowest role itself waits for long: then others hide their work in receives posted ahead.
     """
     levels = []
     for code in np.unique(workers.cohort):
         members = [w for w in np.flatnonzero(workers.cohort == code) if w not in named]
         if members and np.isfinite(workers.own_s[members]).any():
             levels.append(float(np.nanmedian(workers.own_s[members])))
-    return max(levels) - float(np.mean(levels)) if len(levels) > 1 else 0.0
+    if len(levels) < 2 or max(levels) < BUSY * float(np.nanmedian(workers.period_s)):
+        return 0.0
+    return max(levels) - float(np.mean(levels))
 
 
 def unexplained_wait(job: RecordedJob) -> float:

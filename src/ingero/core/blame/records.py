@@ -21,7 +21,12 @@ from ingero.core.blame.record_text import (
     describe_notes,
 )
 from ingero.core.blame.recorded.blamed import Blamed, find_blamed, total_loss
-from ingero.core.blame.recorded.lateness import as_own_time, measure_lateness
+from ingero.core.blame.recorded.lateness import (
+    as_own_time,
+    measure_lateness,
+    measure_places,
+    without_overlap,
+)
 from ingero.core.blame.recorded.spells import find_spells
 from ingero.core.blame.recorded.uneven import measure_last
 from ingero.core.blame.recorded_job import RecordedJob, mean_period, structural_loss
@@ -67,14 +72,20 @@ def blame_records(
     if not step_s or present < 2:  # the length is also 0 where all times are the same
         return _too_little(source, present, world, len(workers.steps))
     arrivals = measure_arrivals(collectives, match_collectives(collectives))
-    lateness = measure_lateness(collectives, measured, arrivals) if exact_ends else None
+    places = measure_places(collectives, measured, arrivals) if exact_ends else None
+    lateness = None if places is None else measure_lateness(collectives, measured, places)
     findings, spells = find_spells(workers if lateness is None else as_own_time(lateness, workers))
+    apart = without_overlap(lateness) if lateness is not None and not spells else None
+    if apart is not None:
+        lateness = apart
+        findings, spells = find_spells(as_own_time(lateness, workers))
     last = measure_last(collectives, measured, arrivals, step_s)
     job = RecordedJob(
         collectives,
         measured,
         findings,
         spells,
+        places,
         lateness,
         last,
         step_s,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.periods import stall_period
+from ingero.core.periods import sampled_period, stall_period
 from ingero.core.robust import MAD_TO_SIGMA, nan_median
 
 Floats = NDArray[np.float64]
@@ -30,6 +30,8 @@ TWO_GROUPS = 3.0  # a spread this much wider than the faster half's means a slow
 FLEET_SHARE = 0.4  # when more of a cohort than this moves together, single workers are not blamed
 STALL_FLOOR = 0.08
 MIN_STALLS = 3
+MORE_STALLS = 3  # times as many stalls as the others have
+ALIKE = 0.5  # of the usual height of a stall: lower ones are hiccups of every host
 WARM_UP_STEPS = 2
 MIN_STEPS_TO_DROP = 10
 
@@ -96,7 +98,7 @@ def judge(workers: WorkerSteps) -> Findings:
     error = np.hypot(_median_error(residual), scale)
     split = _split_cohorts(over, level, workers.cohort)
     stalls = _stalls(residual, level)
-    stalling = _stalling(stalls, over)
+    stalling = _stalling(stalls, np.expm1(np.nan_to_num(residual)), over)
     chosen = [int(w) for w in np.flatnonzero(over | stalling) if w not in split]
     suspects = tuple(
         _suspect(w, workers, own, residual, error, stalls if stalling[w] and not over[w] else None)
@@ -203,18 +205,28 @@ def _stalls(residual: Floats, level: Floats) -> NDArray[np.bool_]:
     return result
 
 
-def _stalling(stalls: NDArray[np.bool_], over: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Tell which workers stall far more often than the others.
+def _stalling(
+    stalls: NDArray[np.bool_], height: Floats, over: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Tell which workers stall far more often than the others, or lose far more by it.
 
-    Steps in which many workers stall together are not counted.
+    Steps in which many workers stall together are not counted. No stall counts more than the third
+    largest of its worker, so that one long pause alone is no habit.
     """
     own = stalls & (stalls[~over].mean(axis=0) < FLEET_SHARE if (~over).any() else True)
-    counts = own.sum(axis=1)
-    typical = np.array(
-        [np.median(np.delete(counts, w)) if len(counts) > 1 else 0.0 for w in range(len(counts))]
-    )
-    result: NDArray[np.bool_] = (counts >= MIN_STALLS) & (counts >= 3 * typical + MIN_STALLS)
+    counts, heights = own.sum(axis=1), np.where(own, height, 0.0)
+    third = np.sort(heights, axis=1)[:, -min(MIN_STALLS, heights.shape[1])]
+    lost = np.minimum(heights, third[:, None]).sum(axis=1)
+    often = counts >= MORE_STALLS * _median_of_others(counts) + MIN_STALLS
+    long = lost >= 2 * MORE_STALLS * _median_of_others(heights.sum(axis=1)) + 3 * STALL_FLOOR
+    result: NDArray[np.bool_] = (counts >= MIN_STALLS) & (often | long)
     return result
+
+
+def _median_of_others(values: NDArray[np.generic]) -> Floats:
+    if len(values) < 2:
+        return np.zeros(len(values))
+    return np.array([float(np.median(np.delete(values, w))) for w in range(len(values))])
 
 
 def _suspect(
@@ -226,7 +238,7 @@ def _suspect(
     stalls: NDArray[np.bool_] | None,
 ) -> Suspect:
     skip = workers.own_s.shape[1] - own.shape[1]
-    at = np.flatnonzero(stalls[worker]) if stalls is not None else np.arange(own.shape[1])
+    at = np.arange(own.shape[1]) if stalls is None else _alike(residual[worker], stalls[worker])
     height = float(np.nanmedian(residual[worker, at]))
     excess_s = float(np.nanmedian(own[worker, at] * -np.expm1(-residual[worker, at])))
     best = np.nanargmax(np.where(np.isfinite(residual), residual, -np.inf), axis=0)
@@ -244,10 +256,26 @@ def _suspect(
         excess_s,
         round(min(0.99, float(sure)), 2),
         named,
-        stall_period([workers.steps[i + skip] for i in at]) if stalls is not None else None,
+        None if stalls is None else _period([workers.steps[i + skip] for i in at], workers.steps),
         tuple(int(i) + skip for i in at) if stalls is not None else (),
         peers,
     )
+
+
+def _alike(residual: Floats, stalls: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the stalls that are about as long as those that cost most."""
+    at = np.flatnonzero(stalls)
+    height = np.expm1(residual[at])
+    order = np.argsort(height)
+    usual = height[order][np.searchsorted(np.cumsum(height[order]), height.sum() / 2)]
+    alike = at[height >= ALIKE * usual]
+    return alike if len(alike) >= MIN_STALLS else at
+
+
+def _period(stalls: Sequence[int], steps: Sequence[int]) -> int | None:
+    """Return the period of stalls; some may be hidden where ranks meet in other calls first."""
+    between = [step for step in steps if stalls[0] <= step <= stalls[-1]]
+    return stall_period(stalls) or sampled_period(stalls, between)
 
 
 def _rotation(

@@ -27,6 +27,7 @@ JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
 STANDS_OUT = 5.0  # times what other ranks add by chance, for a rank that is charged
 BESIDE_SLOW_STAGE = 1 / 3  # of its excess: stages next to a slow one hide work in their waiting
+VICTIM = 0.75  # of the excess of another rank: the most that a rank can have by waiting for it
 SIDE_EFFECT = 0.2  # of what another rank costs in the same steps: its consequence
 
 
@@ -83,7 +84,7 @@ def _by_lateness(job: RecordedJob) -> list[Blamed]:
     together = {spell.worker for spell in job.spells}
     found: list[Blamed] = []
     for spell in job.spells:
-        cause, _, host_s, gpu_s = classify_lateness(job.lateness, spell)
+        cause, host_s, gpu_s = _class_of(job, spell)
         alone, joint = (
             float(charge_of(job.lateness, spell, named, cause).mean())
             for named in ({spell.worker}, together)
@@ -122,7 +123,7 @@ def _by_queue(job: RecordedJob, step: float) -> list[Blamed]:
     if spell is None:
         return []
     charge = spell.suspect.excess_s
-    _, _, host_s, gpu_s = classify_lateness(job.lateness, spell)
+    _, host_s, gpu_s = _class_of(job, spell)
     loss = Loss(step, None, charge, None)
     return [Blamed(spell, CauseClass.COMPUTE, charge, loss, host_s, gpu_s)]
 
@@ -130,24 +131,37 @@ def _by_queue(job: RecordedJob, step: float) -> list[Blamed]:
 def _by_replay(job: RecordedJob, fixer: Fixer) -> list[Blamed]:
     steps = len(job.measured.workers.steps)
     likely = [spell for spell in job.spells if _is_costly(spell, job)]
+    likely = [spell for spell in likely if not any(_is_victim(job, spell, by) for by in likely)]
     needed = fixer.needed([spell.suspect for spell in likely])
     saved_s, weights = fixer.saved(needed), _weights(needed)
     found = []
     for spell in likely:
         if spell.suspect not in needed:
             continue
-        inside = spell.columns(steps)
-        rows = job.measured.row_step
-        part = replace(
-            job.measured, row_step=np.where((rows >= 0) & inside[np.maximum(rows, 0)], rows, -1)
-        )
-        cause = classify(job.collectives, part, spell.suspect, job.exact_ends)
+        cause, host_s, gpu_s = _class_of(job, spell)
         charge = saved_s * weights[spell.suspect] * steps / _length(spell)
         if job.exact_ends and not fixer.can_replay:
             charge = _mean_excess(spell)
         if charge >= NOTICEABLE * job.step_s:
-            found.append(Blamed(spell, cause, charge, Loss(job.step_s, None, charge, None)))
+            loss = Loss(job.step_s, None, charge, None)
+            found.append(Blamed(spell, cause, charge, loss, host_s, gpu_s))
     return found
+
+
+def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]:
+    """Return why a worker is late, and how late its host and its GPU are where that shows."""
+    cohort = job.measured.workers.cohort
+    peers = np.flatnonzero(cohort == cohort[spell.worker])
+    if job.places is not None:
+        found = classify_lateness(job.places, spell, peers[peers != spell.worker].tolist())
+        if found is not None:
+            return found[0], found[2], found[3]
+    inside, rows = spell.columns(len(job.measured.workers.steps)), job.measured.row_step
+    part = replace(
+        job.measured, row_step=np.where((rows >= 0) & inside[np.maximum(rows, 0)], rows, -1)
+    )
+    cause = classify(job.collectives, part, spell.suspect, job.exact_ends)
+    return cause, np.nan, np.nan
 
 
 def _is_costly(spell: Spell, job: RecordedJob) -> bool:
@@ -158,6 +172,21 @@ def _is_costly(spell: Spell, job: RecordedJob) -> bool:
     is_pipeline = bool(job.collectives.has_op(POINT_TO_POINT_OPS).any())
     aside = BESIDE_SLOW_STAGE if is_pipeline else SIDE_EFFECT
     return _mean_excess(spell) >= max(COSTLY * job.step_s, aside * largest)
+
+
+def _is_victim(job: RecordedJob, spell: Spell, other: Spell) -> bool:
+    """Whether a worker waits for a slower one wherever both meet, in the same steps.
+
+    Compute that overlaps collectives shows in the own time of whoever waits less than usual.
+    """
+    if job.places is None or _mean_excess(spell) >= VICTIM * _mean_excess(other):
+        return False
+    if _overlap(spell, other) <= 0.5:
+        return False
+    common = slice(max(spell.begin, other.begin), min(spell.end, other.end))
+    late = [job.meeting_lateness(common, each.worker) for each in (spell, other)]
+    shared = late[0].keys() & late[1].keys()
+    return bool(shared) and all(late[0][group] < min(late[1][group], 0.0) for group in shared)
 
 
 def _mean_excess(spell: Spell) -> float:

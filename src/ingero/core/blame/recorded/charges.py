@@ -1,15 +1,21 @@
 """What late ranks add to a step, and why, where all ranks share every collective."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from ingero.contract.verdict import CauseClass
-from ingero.core.blame.recorded.lateness import OVERLAP, Lateness
+from ingero.core.blame.recorded.lateness import (
+    OVERLAP,
+    Lateness,
+    PlaceTables,
+    least_of_groups,
+)
 from ingero.core.blame.recorded.spells import Spell
 from ingero.core.collectives.columns import Floats
+from ingero.core.robust import nan_median
 
-HOST_SHARE = 0.5  # of the lateness of the GPU that must be lateness of the host
+GPU_SHARE = 0.25  # of the largest lateness: what the enqueue must leave unexplained
 HARMLESS = 0.9  # quantile of how late hosts of peers are without consequence
 CHARGED = 0.5  # of the largest charges: steps in which the rank is charged
 
@@ -22,6 +28,10 @@ def charge_of(
     A late host stays late until it waits for its GPU, and overlapped compute hides waiting: then
     the same delay shows at several places and counts once. Else the places add up.
     """
+    if lateness.group is not None:
+        late = lateness.advance_s[[spell.worker], spell.begin : spell.end]
+        least: Floats = least_of_groups(late, lateness.group[[spell.worker]])[0]
+        return least
     late = lateness.start_s[:, spell.begin : spell.end]
     others = np.array([w not in named and w != spell.worker for w in range(len(late))])
     known = np.where(np.isfinite(late), late, -np.inf)
@@ -35,18 +45,54 @@ def charge_of(
     return total
 
 
-def classify_lateness(lateness: Lateness, spell: Spell) -> tuple[CauseClass, int, float, float]:
-    """Return host or compute, the place that decides, and how late host and GPU are there."""
+def classify_lateness(
+    places: PlaceTables, spell: Spell, peers: Sequence[int]
+) -> tuple[CauseClass, int, float, float] | None:
+    """Return host or compute, the place that decides, and how late host and GPU are there.
+
+    A GPU is never later than its host made it. Where it is later than its own enqueue explains, at
+    any place of the step, the GPU is slow; hosts that wait for their GPUs enqueue late as well, but
+    later in the step. None without arrivals of the rank or its `peers`.
+    """
     part = slice(spell.begin, spell.end)
-    start, enqueue = lateness.start_s[:, part], lateness.enqueue_s[:, part]
+    start, enqueue = places.start_s[:, part], places.enqueue_s[:, part]
     mine = np.nan_to_num(np.maximum(start[spell.worker], 0.0))
-    place = int(mine.mean(axis=0).argmax())
-    slow = mine[:, place] >= CHARGED * np.quantile(mine[:, place], 0.95)
-    gpu_late = float(np.nanmedian(start[spell.worker, slow, place]))
-    host_late = float(np.nanmedian(enqueue[spell.worker, slow, place]))
-    peers = np.arange(len(start)) != spell.worker
-    over = enqueue[peers][:, :, place] - np.maximum(start[peers][:, :, place], 0.0)
-    over = over[np.isfinite(over)]
-    harmless = float(np.quantile(np.maximum(over, 0.0), HARMLESS)) if len(over) else 0.0
-    is_host = host_late - harmless >= HOST_SHARE * gpu_late
-    return (CauseClass.HOST if is_host else CauseClass.COMPUTE), place, host_late, gpu_late
+    most = int(mine.mean(axis=0).argmax())
+    slow = mine[:, most] >= CHARGED * np.quantile(mine[:, most], 0.95)
+    if spell.suspect.stalls:
+        slow = np.isin(np.arange(spell.begin, spell.begin + len(slow)), spell.suspect.stalls)
+    mean = (_at_places(places, table[:, slow], spell.worker, peers) for table in (start, enqueue))
+    gpu_s, host_s = mean
+    if not np.isfinite(gpu_s - host_s).any():
+        return None
+    peak = int(np.nanargmax(gpu_s))
+    # Where hosts of peers are as late without consequence, a late host explains nothing.
+    explained = np.where(host_s > _harmless(start[peers], enqueue[peers]), host_s, 0.0)
+    place = int(np.nanargmax(gpu_s - explained))
+    if gpu_s[place] - explained[place] >= GPU_SHARE * max(gpu_s[peak], 1e-9):
+        return CauseClass.COMPUTE, place, float(host_s[place]), float(gpu_s[place])
+    return CauseClass.HOST, peak, float(host_s[peak]), float(gpu_s[peak])
+
+
+def _at_places(places: PlaceTables, table: Floats, worker: int, peers: Sequence[int]) -> Floats:
+    """Return the usual lateness of a worker at each place.
+
+    One end of a pair always waits for the other where stages follow each other: there the usual
+    lateness of its role is taken off.
+    """
+    own = nan_median(table[worker], 0)
+    if not len(peers) or not places.is_pair.any():
+        return own
+    theirs = np.nan_to_num(nan_median(nan_median(table[peers], 1), 0))
+    usual: Floats = own - np.where(places.is_pair[worker], theirs, 0.0)
+    return usual
+
+
+def _harmless(start: Floats, enqueue: Floats) -> Floats:
+    """Return per place how late hosts of peers are without their GPUs being late by it."""
+    over = np.maximum(enqueue - np.maximum(start, 0.0), 0.0)
+    known = np.where(np.isfinite(over), over, 0.0).reshape(-1, over.shape[-1])
+    if not len(known):
+        return np.zeros(over.shape[-1])
+    harmless: Floats = np.quantile(known, HARMLESS, axis=0)
+    return harmless

@@ -1,15 +1,20 @@
-"""How late each rank comes to the collectives of a step, where all ranks share every collective.
+"""How late each rank comes to the collectives of a step.
 
 All ranks leave a collective together, so a rank that comes late to the next one is late by its own
 doing. Where collectives overlap compute, ranks work while they wait: one delay shows again at later
 places of the step, so the largest lateness of the step counts. Where compute follows collectives,
 each place adds its own delay, so their sum counts. Which of both holds is measured in the scatter
 of the job itself.
+
+Where ranks meet in different groups, a rank that waited in one group comes late to the next. Only
+the slow rank is late in all of its groups, so the least of them counts. That holds where
+collectives overlap compute; elsewhere own time is exact.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.blame.suspects import WorkerSteps
@@ -18,55 +23,157 @@ from ingero.core.collectives.columns import Collectives, Floats
 
 MIN_KNOWN = 0.5  # of the cells must have an arrival
 MIN_PAIRS = 64  # neighbouring places, before their dependence is believed
+RARELY = 50  # steps between two flags; calls that are rarer end a checkpoint or an evaluation
+FAR = 4  # places apart, at least: what these have in common is not carried
 OVERLAP = 0.15  # of the scatter at one place is found again at the next; without overlap it is none
+
+CLEARLY = 0.4  # below, the scatter of whole steps may look like overlap
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
-    """Seconds as [worker, step, place]: GPU and host against the median of the others.
+class PlaceTables:
+    """Seconds as [worker, step, place]: GPU and host against the median of the other members.
 
-    `new_s` is [worker, step]: the lateness that arose in the step, each delay counted once.
-    `carried` is the share of a delay that shows again at the next place.
+    `advance_s` is what the last member adds. `is_pair` is [worker, place]: a send or receive.
     """
 
     start_s: Floats
     enqueue_s: Floats
     advance_s: Floats
+    is_pair: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness(PlaceTables):
+    """The lateness of ranks that the others wait for.
+
+    `new_s` is [worker, step]: the lateness that arose in the step, each delay counted once.
+    `carried` is the share of a delay that shows again at the next place. `group` is [worker,
+    place]: the members that a rank meets there, as a number; None where all meet everywhere.
+    """
+
     new_s: Floats
     carried: float
+    group: NDArray[np.intp] | None = None
 
 
-def measure_lateness(
+def measure_places(
     collectives: Collectives, measured: RecordSteps, arrivals: Arrivals
-) -> Lateness | None:
-    """Return the lateness of all ranks; None where ranks meet in different communicators."""
-    rows = np.flatnonzero((measured.row_step >= 0) & (measured.row_place >= 0))
-    if not len(rows) or not _all_share(collectives, rows, len(measured.ranks)):
-        return None
-    shape = (
-        len(measured.ranks),
-        len(measured.workers.steps),
-        int(measured.row_place[rows].max()) + 1,
-    )
-    worker = np.searchsorted(np.array(measured.ranks), collectives.who[rows])
-    at = (worker, measured.row_step[rows], measured.row_place[rows])
+) -> PlaceTables:
+    """Return how late all ranks are at each place of each step, NaN where that is unknown.
+
+    Flags before a step, where all ranks meet now and then, are a place of their own: the last.
+    """
+    rows, flags = _placed_rows(measured), _flags(collectives, measured)
+    places = int(measured.row_place[rows].max(initial=0)) + 1
+    shape = (len(measured.ranks), len(measured.workers.steps), places + bool(len(flags)))
+    at = _cells(collectives, measured, rows)
+    worker = np.searchsorted(np.array(measured.ranks), collectives.who[flags])
     tables = []
     for column in (arrivals.start_late_s, arrivals.enqueue_late_s, arrivals.advance_s):
         table = np.full(shape, np.nan)
         table[at] = column[rows]
+        if len(flags):
+            table[worker, measured.flag_step[flags], places] = column[flags]
         tables.append(table)
-    start, enqueue, advance = tables
-    if np.isfinite(start).mean() < MIN_KNOWN:
+    is_pair = np.zeros((shape[0], shape[2]), bool)
+    is_pair[at[0], at[2]] = collectives.peer[rows] >= 0
+    return PlaceTables(tables[0], tables[1], tables[2], is_pair)
+
+
+def measure_lateness(
+    collectives: Collectives, measured: RecordSteps, places: PlaceTables
+) -> Lateness | None:
+    """Return the lateness of all ranks; None where it does not tell who is to blame."""
+    rows = _placed_rows(measured)
+    if not len(rows) or (collectives.peer[rows] >= 0).any():
         return None
-    carried = _carried_share(start)
+    start = places.start_s
+    placed = int(measured.row_place[rows].max()) + 1
+    if np.isfinite(start[:, :, :placed]).mean() < MIN_KNOWN:
+        return None
+    group = None
+    if _all_share(collectives, rows, len(measured.ranks)):
+        carried = _carried_share(start[:, :, :placed])
+    else:
+        group, op = _meetings(collectives, measured, rows, (len(start), start.shape[2]))
+        carried = _carried_in_groups(start, group, op)
+    if group is not None and carried < OVERLAP:
+        return None
     known = np.isfinite(start).any(axis=2)
     once = np.nansum if carried < OVERLAP else _largest
-    return Lateness(start, enqueue, advance, np.where(known, once(start, axis=2), np.nan), carried)
+    if group is None:
+        new = once(start, axis=2)
+    else:  # at flags all ranks meet, after the groups of the step before
+        new = np.fmax(least_of_groups(start, group), _largest(start[:, :, placed:], axis=2))
+    new = np.where(known, new, np.nan)
+    return Lateness(start, places.enqueue_s, places.advance_s, places.is_pair, new, carried, group)
+
+
+def _flags(collectives: Collectives, measured: RecordSteps) -> NDArray[np.intp]:
+    """Return the flags of all ranks, where they come often enough to belong to the job's steps."""
+    is_wide = collectives.nranks >= len(measured.ranks)
+    flags = np.flatnonzero((measured.flag_step >= 0) & is_wide)
+    steps = len(np.unique(measured.flag_step[flags]))
+    return flags if steps * RARELY >= len(measured.workers.steps) else flags[:0]
+
+
+def _placed_rows(measured: RecordSteps) -> NDArray[np.intp]:
+    return np.flatnonzero((measured.row_step >= 0) & (measured.row_place >= 0))
+
+
+def _cells(
+    collectives: Collectives, measured: RecordSteps, rows: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    worker = np.searchsorted(np.array(measured.ranks), collectives.who[rows])
+    return worker, measured.row_step[rows], measured.row_place[rows]
+
+
+def least_of_groups(late: Floats, group: NDArray[np.intp]) -> Floats:
+    """Return [worker, step]: the largest lateness within each group, and the least of these.
+
+    Ranks that come early wait for others; how early says nothing about them.
+    """
+    result: Floats = np.full(late.shape[:2], np.inf)
+    for worker, of_place in enumerate(group):
+        for code in np.unique(of_place[of_place >= 0]):
+            largest = _largest(late[worker][:, of_place == code], axis=1)
+            known = np.isfinite(largest)
+            result[worker, known] = np.minimum(result[worker], largest)[known]
+    return np.where(np.isfinite(result), np.maximum(result, 0.0), 0.0)
+
+
+def _meetings(
+    collectives: Collectives,
+    measured: RecordSteps,
+    rows: NDArray[np.intp],
+    shape: tuple[int, int],
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return as [worker, place] whom a worker meets, equal for equal members, and for what.
+
+    Both are -1 where it meets nobody.
+    """
+    worker, _, place = _cells(collectives, measured, rows)
+    comms, which = np.unique(collectives.comm[rows], return_inverse=True)
+    sets = [frozenset(np.unique(worker[which == i]).tolist()) for i in range(len(comms))]
+    codes = {members: code for code, members in enumerate(dict.fromkeys(sets))}
+    group, op = np.full(shape, -1, np.intp), np.full(shape, -1, np.intp)
+    group[worker, place] = np.array([codes[members] for members in sets])[which]
+    op[worker, place] = collectives.op[rows]
+    return group, op
 
 
 def _largest(late: Floats, axis: int) -> Floats:
-    largest: Floats = np.where(np.isfinite(late), late, -np.inf).max(axis=axis)
+    largest: Floats = np.where(np.isfinite(late), late, -np.inf).max(axis=axis, initial=-np.inf)
     return largest
+
+
+def without_overlap(lateness: Lateness) -> Lateness | None:
+    """Return the lateness if each place adds its own delay; None where that is out of question."""
+    if lateness.group is not None or not OVERLAP <= lateness.carried < CLEARLY:
+        return None
+    total = np.where(np.isfinite(lateness.new_s), np.nansum(lateness.start_s, axis=2), np.nan)
+    return replace(lateness, new_s=total, carried=0.0)
 
 
 def as_own_time(lateness: Lateness, workers: WorkerSteps) -> WorkerSteps:
@@ -76,13 +183,11 @@ def as_own_time(lateness: Lateness, workers: WorkerSteps) -> WorkerSteps:
     return replace(workers, own_s=np.where(np.isfinite(workers.own_s), own, np.nan))
 
 
-def _all_share(collectives: Collectives, rows: np.ndarray, ranks: int) -> bool:
+def _all_share(collectives: Collectives, rows: NDArray[np.intp], ranks: int) -> bool:
     pairs = np.unique(
         np.stack([collectives.comm[rows].view(np.int64), collectives.who[rows]], 1), axis=0
     )
-    members = np.unique(pairs[:, 0], return_counts=True)[1]
-    pairwise = collectives.peer[rows] >= 0
-    return bool((members == ranks).all()) and not pairwise.any()
+    return bool((np.unique(pairs[:, 0], return_counts=True)[1] == ranks).all())
 
 
 def _carried_share(start: Floats) -> float:
@@ -91,13 +196,54 @@ def _carried_share(start: Floats) -> float:
     Lasting differences between ranks, and faults that begin, say nothing about that: each rank is
     compared with itself one step before.
     """
+    return _found_again([np.diff(start, axis=1).reshape(-1, start.shape[2])])
+
+
+def _carried_in_groups(start: Floats, group: NDArray[np.intp], op: NDArray[np.intp]) -> float:
+    """Return the same for groups: the least of all kinds, each by the call that shows most.
+
+    Gathers that are enqueued ahead hardly show what the scatters beside them do.
+    """
     scatter = np.diff(start, axis=1)
-    before, after = scatter[:, :, :-1].ravel(), scatter[:, :, 1:].ravel()
-    known = np.isfinite(before) & np.isfinite(after)
-    before, after = before[known], after[known]
-    if len(before) < MIN_PAIRS:
+    found: dict[tuple[tuple[int, ...], int], list[Floats]] = {}
+    for worker, of_place in enumerate(group):
+        for code in np.unique(of_place[of_place >= 0]).tolist():
+            kind = tuple(np.flatnonzero(of_place == code).tolist())
+            for call in np.unique(op[worker][of_place == code]).tolist():
+                mine = scatter[worker][:, (of_place == code) & (op[worker] == call)]
+                found.setdefault((kind, call), []).append(mine)
+    most: dict[tuple[int, ...], float] = {}
+    for (kind, _), parts in found.items():
+        most[kind] = max(most.get(kind, 0.0), _found_again(parts))
+    return min(most.values(), default=0.0)
+
+
+def _found_again(parts: list[Floats]) -> float:
+    """Return the share of the scatter at one place that is found at the next one.
+
+    `parts` are tables as [sample, place]. A rank that is slower in a whole step is late at all its
+    places alike. What places far apart have in common is therefore taken off.
+    """
+    table = np.concatenate(parts) if parts else np.empty((0, 0))
+    places = table.shape[1]
+    known = np.abs(table[np.isfinite(table)])
+    if not len(known):
         return 0.0
-    limit = 3 * max(float(np.quantile(np.abs(before), 0.75)), 1e-9)  # hiccups weigh no more
-    before, after = np.clip(before, -limit, limit), np.clip(after, -limit, limit)
-    power = float((before**2).sum())
-    return float(np.clip((before * after).sum() / power, 0.0, 1.0)) if power > 0 else 0.0
+    limit = 3 * max(float(np.quantile(known, 0.75)), 1e-9)  # hiccups weigh no more
+    table = np.clip(table, -limit, limit)
+    near, pairs = _products(table, range(1, min(2, places)))
+    if pairs < MIN_PAIRS:
+        return 0.0
+    power = _products(table, range(1))[0]
+    far = _products(table, range(max(FAR, places // 2), places))[0] if places > FAR else 0.0
+    far = min(max(far, 0.0), 0.99 * power)
+    return float(np.clip((near - far) / (power - far), 0.0, 1.0)) if power > 0 else 0.0
+
+
+def _products(table: Floats, apart: range) -> tuple[float, int]:
+    """Return the mean product of places so many apart, and the number of pairs."""
+    places = table.shape[1]
+    products = [(table[:, : places - n] * table[:, n:]).ravel() for n in apart]
+    known = np.concatenate(products) if products else np.empty(0)
+    known = known[np.isfinite(known)]
+    return (float(known.mean()) if len(known) else 0.0), len(known)

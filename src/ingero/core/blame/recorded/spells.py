@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.blame.suspects import EFFECT_FLOOR, Findings, Suspect, WorkerSteps, judge
-from ingero.core.robust import nan_median
+from ingero.core.robust import MAD_TO_SIGMA, nan_median
 
 Floats = NDArray[np.float64]
 
 MIN_STEPS = 16
-LASTING_STEPS = 200  # a shorter spell is a hiccup, unless the recording itself is short
+LASTING_STEPS, LASTING_S = 200, 10.0  # shorter spells are hiccups, but not in a short recording
 NEARLY_ALL = 0.9  # of the steps: then the whole recording is judged
+CUT = 3.0  # sigmas of a worker beyond which its steps are hiccups
 HIGHEST = 0.999  # quantile at which the excess of single steps is cut
 
 
@@ -45,18 +46,54 @@ def find_spells(workers: WorkerSteps) -> tuple[Findings, tuple[Spell, ...]]:
     named = {suspect.worker: suspect for suspect in whole.suspects}
     excess = _excess(workers)
     for worker in range(len(workers.own_s)):
-        begin, end = _heaviest(excess[worker])
-        known = int(np.isfinite(excess[worker]).sum())
-        lasts = end - begin >= max(MIN_STEPS, min(LASTING_STEPS, 0.5 * known))
-        if lasts and end - begin < NEARLY_ALL * known:
-            part = _named_in(workers, worker, begin, end)
-            if part is not None and worker not in whole.split:
-                found.append(Spell(part, begin, end))
-                continue
+        part = None if worker in whole.split else _heavy_part(workers, worker, excess)
+        if part is not None:
+            found.append(_around_stalls(part))
+            continue
         if worker in named:
             at = np.flatnonzero(np.isfinite(excess[worker]))
-            found.append(Spell(named[worker], int(at[0]), min(int(at[-1]) + 1, steps)))
+            spell = Spell(named[worker], int(at[0]), min(int(at[-1]) + 1, steps))
+            found.append(_around_stalls(spell))
     return whole, tuple(found)
+
+
+def _heavy_part(workers: WorkerSteps, worker: int, excess: Floats) -> Spell | None:
+    """Return the stretch in which a worker is slow, if it is one and not the whole recording.
+
+    A lasting excess is looked for first: hiccups, which all workers have, are cut for that.
+    """
+    known = int(np.isfinite(excess[worker]).sum())
+    step_s = max(float(np.nanmedian(workers.period_s)), 1e-9) if known else 1.0
+    lasting = max(MIN_STEPS, min(LASTING_STEPS, LASTING_S / step_s, 0.5 * known))
+    calm = _without_hiccups(excess)
+    counted = np.isfinite(calm).sum(axis=1)
+    means = np.nansum(calm, axis=1)[counted > 0] / counted[counted > 0]
+    usual = float(np.median(means)) if len(means) else 0.0
+    for values in (calm[worker] - usual, excess[worker]):
+        begin, end = _heaviest(values)
+        if lasting <= end - begin < NEARLY_ALL * known:
+            part = _named_in(workers, worker, begin, end)
+            if part is not None:
+                return Spell(part, begin, end)
+    return None
+
+
+def _without_hiccups(excess: Floats) -> Floats:
+    """Return the excess with what is far from the usual of its worker cut off."""
+    middle = nan_median(excess, 1)[:, None]
+    far = CUT * MAD_TO_SIGMA * nan_median(np.abs(excess - middle), 1)[:, None]
+    cut: Floats = np.clip(excess, middle - far, middle + far)
+    return cut
+
+
+def _around_stalls(spell: Spell) -> Spell:
+    """Return the part of a spell from its first regular stall to its last."""
+    stalls, period = spell.suspect.stalls, spell.suspect.stall_period
+    if period is None:
+        return spell
+    begin, end = max(stalls[0], spell.begin), min(stalls[-1] + period, spell.end)
+    is_shorter = end - begin < NEARLY_ALL * (spell.end - spell.begin)
+    return replace(spell, begin=begin, end=end) if is_shorter else spell
 
 
 def _excess(workers: WorkerSteps) -> Floats:

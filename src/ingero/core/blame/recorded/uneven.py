@@ -17,6 +17,7 @@ from ingero.core.collectives.own_time import own_segments
 LAUNCH_S = 1e-4  # from enqueue to start on an idle GPU
 EARLIEST = 0.001  # quantile of that time that counts as no time: clocks of host and GPU differ
 MOSTLY = 0.5
+BY_HOSTS = 0.7  # of what is added: then hosts come late, not work
 SAME_AGAIN = 0.3  # correlation of both halves of a step above which the work is uneven
 
 
@@ -24,17 +25,20 @@ SAME_AGAIN = 0.3  # correlation of both halves of a step above which the work is
 class LastArrivers:
     """`added` is the share of a step; `launched` is the part of it that hosts launched late.
 
-    `agreement` correlates both halves of a step, NaN where a step has one place.
+    `by_hosts` is the part whose enqueue was late by half of it. `agreement` correlates both halves
+    of a step, NaN where a step has one place.
     """
 
     added: float
     launched: float
     agreement: float
+    by_hosts: float = 0.0
 
     @property
     def is_uneven(self) -> bool:
         """Whether the work itself differs between ranks."""
-        return self.launched < MOSTLY and not self.agreement < SAME_AGAIN
+        is_work = self.launched < MOSTLY and self.by_hosts < BY_HOSTS
+        return is_work and not self.agreement < SAME_AGAIN
 
 
 def measure_last(
@@ -51,10 +55,12 @@ def measure_last(
     queue = (collectives.entry_ns - collectives.start_ns)[rows] / 1e9
     launched = queue - np.quantile(queue, EARLIEST) <= LAUNCH_S
     total = max(float(advance.sum()), 1e-12)
+    late_host = arrivals.enqueue_late_s[rows] >= 0.5 * arrivals.start_late_s[rows]
     return LastArrivers(
         float(largest.mean()) / step_s,
         float(advance[launched].sum()) / total,
         _agreement(collectives, measured),
+        float(advance[late_host].sum()) / total,
     )
 
 
