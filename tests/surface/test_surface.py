@@ -1,11 +1,12 @@
 """F104: names, fields, commands, metrics, settings and tables change only on purpose."""
 
 import ast
+import re
 
 import pytest
 from tests.support.fake_tracer import FakeTracer
 from tests.surface.metrics import Metrics
-from tests.surface.parts import surface
+from tests.surface.parts import SOURCE, surface
 from tests.surface.snapshot import difference, recorded, unnamed
 
 from ingero.agent.ebpf.metrics import tracer_families
@@ -71,6 +72,17 @@ def test_difference_names_what_is_gone_and_what_is_new_and_the_command() -> None
 )
 def test_what_is_gone_must_be_named_under_unreleased(line: str, is_named: bool) -> None:
     assert unnamed({line}, CHANGELOG) == ([] if is_named else [line])
+
+
+def test_query_parameters_are_read_where_the_record_sees_them() -> None:
+    """Behind another name for `query_params`, a parameter would be missing from the record."""
+    unseen = re.compile(r"query_params(?!\.get\()")
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if unseen.search(path.read_text())
+    }
+    assert found == {"echo/page/asked.py"}, "its parameters are those of the tools"
 
 
 def test_labels_are_followed_through_variables_parameters_loops_and_functions() -> None:

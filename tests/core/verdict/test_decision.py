@@ -1,12 +1,14 @@
 """Decisions about one member: suspected, blamed, recovering and healthy again."""
 
+import math
+
 import numpy as np
 import pytest
 
 from ingero.core.verdict import baseline
 from ingero.core.verdict.decision import decide
 from ingero.core.verdict.members import Member, MemberRegistry
-from ingero.core.verdict.policy import K_MIN, VerdictPolicy
+from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.table import (
     ADVANCE,
     CHRONIC,
@@ -419,12 +421,38 @@ def test_groups_that_no_label_explains_are_not_capped() -> None:
     assert registry.rows.raw_bias[0] == pytest.approx(0.1, abs=0.001)
 
 
-def test_a_short_record_is_taken_for_more_correlated_than_it_looks() -> None:
-    """White noise of 20 samples of 8 members: 1/20 for the bias, and 1/√160 for the error."""
-    rows = learned(noise(20, spread=0.05)).rows
-    raw = float(np.median(rows.correlation[:RANKS]))
-    correlation = max(raw + (1 + 3 * raw) / 20 + 1 / np.sqrt(160), 0.0)
-    expected = 3 * np.sqrt((1 + correlation) / (1 - correlation)) / np.sqrt(20)
-    expected = max(expected, K_MIN)
-    assert rows.k[0] == pytest.approx(expected, rel=1e-3)
-    assert 0.5 < expected < 1.5
+@pytest.mark.parametrize(
+    ("raw", "count", "taken_for"),
+    [
+        (0.3, 20, 0.3 + 1.9 / 20 + 1 / math.sqrt(20 * 8)),  # its bias, and the error of 8 members
+        (0.3, 240, 0.3 + 1.9 / 240 + 1 / math.sqrt(240 * 8)),
+        (0.0, 20, 1 / 20 + 1 / math.sqrt(20 * 8)),
+        (0.95, 240, 0.9),
+        (-0.5, 240, 0.0),
+    ],
+)
+def test_a_short_record_is_taken_for_more_correlated_than_it_looks(
+    raw: float, count: int, taken_for: float
+) -> None:
+    rows = world().rows
+    rows.correlation[:RANKS], rows.baseline_samples[:RANKS] = raw, count
+    found = baseline._cohort_correlation(rows, np.arange(RANKS))
+    assert found == pytest.approx(taken_for)
+
+
+def test_correlated_samples_and_short_records_widen_the_limit_of_a_cohort() -> None:
+    """The same noise, once as it is and once with every sample twice in a row."""
+    white = learned(noise(60)).rows.limit[0]
+    twice = learned(np.repeat(noise(30), 2, axis=1)).rows.limit[0]
+    short = learned(noise(20)).rows.limit[0]
+    assert twice > 1.3 * white
+    assert short > 1.1 * white
+
+
+def test_a_member_is_judged_after_thirty_samples_unless_configured_otherwise() -> None:
+    registry = world()
+    registry.rows.baseline_samples[:RANKS] = 0
+    for samples, is_due in ((29, False), (30, True)):
+        registry.rows.samples[:RANKS] = samples
+        found = baseline.due(registry.rows, registry.cohorts, VerdictPolicy())
+        assert (0 in found.tolist()) == is_due
