@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.alerts.alert import Message, MessageKind, alert_of
 from ingero.core.alerts.decisions import GRACE_S, AlertDecisions, OpenAlert
-from ingero.core.alerts.queue import MAX_WAITING, AlertQueue
+from ingero.core.alerts.queue import KEPT_KEYS, MAX_WAITING, AlertQueue
 
 NOW_S = 1_700_000_000.0
 SLOW = Verdict(
@@ -161,3 +161,35 @@ def test_a_full_queue_and_refused_and_old_messages_are_counted() -> None:
     queue.failed(NOW_S, is_final=True)
     assert queue.due(NOW_S + 86401) is None
     assert (queue.counters.dropped_refused, queue.counters.dropped_old) == (1, MAX_WAITING - 1)
+
+
+def test_pauses_after_failures_double_from_a_second_to_a_minute() -> None:
+    queue, now_s, pauses = AlertQueue(60), NOW_S, []
+    queue.put(message(), now_s)
+    for _ in range(8):
+        assert queue.due(now_s) is not None
+        queue.failed(now_s, is_final=False)
+        assert queue.last_ok is False
+        began_s = now_s
+        while queue.due(now_s) is None:
+            now_s += 0.5
+        pauses.append(now_s - began_s)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert queue.counters.failed == 8
+    queue.delivered(now_s)
+    assert (queue.last_ok, queue.counters.sent) == (True, 1)
+    queue.put(message("e2"), now_s)
+    assert queue.due(now_s) is not None, "the next one does not wait"
+
+
+def test_as_many_delivered_messages_are_remembered_as_it_says() -> None:
+    queue = AlertQueue(600)
+    for number in range(KEPT_KEYS + 1):
+        queue.put(message(f"e{number}"), NOW_S + number)
+        assert queue.due(NOW_S + number) is not None
+        queue.delivered(NOW_S + number)
+    assert len(queue.stored().delivered) == KEPT_KEYS
+    queue.put(message(f"e{KEPT_KEYS}"), NOW_S)
+    assert len(queue) == 0
+    queue.put(message("e0"), NOW_S)
+    assert len(queue) == 1, "the oldest is forgotten"

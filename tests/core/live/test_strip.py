@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ingero.core.live.strip import STEPS, StepStrip
+from ingero.core.live.strip import MAX_MEMBERS, STEPS, StepStrip
 
 OWNERS = {0: "a", 1: "b", 2: "c"}
 ALL = np.array([0, 1, 2])
@@ -46,3 +46,27 @@ def test_an_index_that_is_given_to_another_rank_starts_over() -> None:
     assert steps == [0, 1, 2, 7]
     assert [row[2] for row in values] == [None, None, None, 0]
     assert StepStrip().percentages(ALL) == ([], [])
+
+
+def test_several_steps_of_a_rank_may_come_at_once() -> None:
+    strip = StepStrip()
+    strip.add(np.array([0, 1, 0, 1, 2]), np.array([4, 4, 5, 5, 5]), np.array([1, 2, 1, 3, 1.0]),
+              OWNERS)  # fmt: skip
+    assert strip.percentages(np.array([0, 1])) == ([4, 5], [[-33, 33], [-50, 50]])
+    assert strip.percentages(np.array([2, 0])) == ([4, 5], [[None, 0], [0, 0]])
+    strip.add(np.array([0, 0]), np.array([6, 7]), np.array([1.0, 1.0]), OWNERS)
+    assert strip.percentages(np.array([0]))[0] == [4, 5, 6, 7]
+
+
+def test_percentages_are_of_the_median_and_whole() -> None:
+    strip = StepStrip()
+    strip.add(ALL, np.zeros(3, int), np.array([1.0, 2.0, 2.996]), OWNERS)
+    assert strip.percentages(ALL) == ([0], [[-50, 0, 50]])
+
+
+def test_ranks_that_were_never_seen_and_ranks_beyond_the_limit_are_not_drawn() -> None:
+    strip = StepStrip()
+    for index in (0, 63, 64, MAX_MEMBERS - 1, MAX_MEMBERS):
+        strip.add(np.array([index]), np.array([1]), np.array([2.0]), {index: "x"})
+    asked = np.array([0, 1, 63, 64, MAX_MEMBERS - 1, MAX_MEMBERS, MAX_MEMBERS + 5])
+    assert strip.percentages(asked) == ([1], [[0, None, 0, 0, 0, None, None]])
