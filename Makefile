@@ -63,9 +63,10 @@ clean: ## remove everything that set-up and tests created
 	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/*/_native/*.so src/ingero/*/_native/*.c
 
 .PHONY: probes
-probes: $(READY) ## rebuild the eBPF probes and the NCCL plugin for x86_64 and aarch64 (needs only pip)
+probes: $(READY) ## rebuild the eBPF probes, the NCCL plugin and the stand-in of `ingero load` for x86_64 and aarch64 (needs only pip)
 	$(BIN)/python -m ingero.agent.ebpf.probes.build
 	$(BIN)/python -m ingero.agent.nccl.build
+	$(BIN)/python -m ingero.agent.load.build
 
 OUT ?= dist
 .PHONY: release
@@ -108,6 +109,10 @@ peers-inference: $(READY) ## install a real vLLM on the CPU for tests, in an env
 .PHONY: test-inference
 test-inference: peers-inference ## stop and restart a real vLLM on the CPU: stalled engines are named, idle ones never (takes minutes, 9 GB of memory)
 	INGERO_TEST_VLLM=1 $(BIN)/pytest -s tests/e2e/test_vllm.py
+
+.PHONY: e2e-three-nodes
+e2e-three-nodes: $(READY) ## bring three nodes under `ingero load matmul` to quorum, with the intervals of production (needs root; two minutes)
+	INGERO_TEST_PUSH_INTERVAL_S=5 $(BIN)/pytest -s -p no:xdist tests/e2e/test_three_nodes.py
 
 .PHONY: crash-echo
 crash-echo: $(READY) ## kill Echo and its store process 20 times under load; every acknowledged event must be stored exactly once

@@ -28,7 +28,7 @@ LAYERS = [  # from the top; names on one line never import each other
 AGENT_GROUPS = [  # inside agent, the same rule
     {"service"},
     {"api", "push", "recording"},
-    {"engines"},
+    {"engines", "load"},
     {"checks", "causes"},
     {"stacks"},
     {"ebpf", "nccl"},

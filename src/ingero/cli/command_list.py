@@ -13,6 +13,7 @@ _SERVICES = f"{_COMMANDS}.services"
 
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("demo", TRY, "find a slow node in a simulated cluster", f"{_COMMANDS}.demo:command"),
+    ("load", TRY, "put a steady load on this node's GPU", f"{_NODE}.load:command"),
     ("status", FIND, "show who is slow now, by cluster", f"{_COMMANDS}.status:command"),
     ("top", FIND, "watch who is slow, in a terminal", f"{_COMMANDS}.top:command"),
     ("blame", FIND, "name the rank a recorded job waits for", f"{_COMMANDS}.blame:blame"),

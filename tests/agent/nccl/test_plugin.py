@@ -14,14 +14,8 @@ import pytest
 from tests.support.nccl_jobs import Job
 from tests.support.waiting import PATIENCE_S, until
 
-from ingero.agent.nccl.build import (
-    ARCHITECTURES,
-    FOLDER,
-    LIBRARY,
-    build,
-    built_digest,
-    source_digest,
-)
+from ingero.agent.host.shared_library import ARCHITECTURES, built_digest
+from ingero.agent.nccl.build import PLUGIN
 from ingero.agent.nccl.reader import RingReader
 from ingero.agent.nccl.rings import LIVENESS_INTERVAL_S, Rings
 from ingero.contract.nccl_ring import (
@@ -52,16 +46,16 @@ def start(host, plugin, tmp_path):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_shipped_library_is_built_from_these_sources(architecture):
     """Stale? `make probes` builds it again."""
-    library = FOLDER / architecture / LIBRARY
-    assert built_digest(library) == source_digest()
+    library = PLUGIN.path(architecture)
+    assert built_digest(library) == PLUGIN.source_digest()
     assert (
         library.read_bytes()[18:20] == {"x86_64": b"\x3e\x00", "aarch64": b"\xb7\x00"}[architecture]
     )
 
 
 def test_a_rebuilt_library_works_like_the_shipped_one(host, plugin, tmp_path):
-    rebuilt = build(plugin.parent.name, tmp_path)
-    assert built_digest(rebuilt) == source_digest()
+    rebuilt = PLUGIN.build(plugin.parent.name, tmp_path)
+    assert built_digest(rebuilt) == PLUGIN.source_digest()
     with Job([host, rebuilt], tmp_path / "rings", "basic", 5) as job:
         assert len(job.records()) == 13
         job.finish()

@@ -298,7 +298,7 @@ def test_evicted_cgroups_are_counted_in_every_observation(database: Path) -> Non
 
 def test_nvidia_smi_memory_vector_75() -> None:
     memory = parse_memory("4096, 16384\n\n8192, 16384\n")
-    assert (memory, memory.headroom) == (GpuMemory(12288, 32768), 0.625)
+    assert (memory, memory.headroom) == (GpuMemory(12288 << 20, 32768 << 20), 0.625)
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,21 @@ class Tracer:
                 )
         return found
 
+    def allocations(self) -> dict[int, list[tuple[int, int]]]:
+        """Return the GPU memory blocks that traced processes hold now: addresses and sizes by pid.
+
+        The kernel keeps the newest 16384 of the node.
+        """
+        held: dict[int, list[tuple[int, int]]] = {}
+        kept = self._probes.maps["allocations"]
+        for key in kept.keys():  # noqa: SIM118 - a kernel map, not a dict
+            pid, address = struct.unpack("<QQ", key)
+            if pid not in self._tracker.processes:
+                kept.delete(key)  # it ended without freeing
+            elif (raw := kept.lookup(key)) is not None:
+                held.setdefault(pid, []).append((address, int.from_bytes(raw, "little")))
+        return held
+
     def losses(self) -> dict[str, int]:
         """Return records and measurements that were lost, by ring or reason.
 

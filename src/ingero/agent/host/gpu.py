@@ -21,9 +21,12 @@ _UNSUPPORTED = frozenset({"[not supported]", "[n/a]", "n/a"})
 _NAME_QUERY = ("--query-gpu=name", "--format=csv,noheader")
 
 
+_MIB = 1 << 20  # the unit of nvidia-smi
+
+
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """Memory summed over the visible GPUs, in any unit."""
+    """Memory summed over the visible GPUs, in bytes."""
 
     used: int
     total: int
@@ -127,7 +130,7 @@ def parse_memory(text: str) -> GpuMemory:
             or int(fields[1]) == 0
         ):
             raise Unavailable(f"nvidia-smi printed {line[:80]!r} instead of used and total memory")
-        used, total = used + int(fields[0]), total + int(fields[1])
+        used, total = used + int(fields[0]) * _MIB, total + int(fields[1]) * _MIB
     if total == 0:
         raise Unavailable("nvidia-smi lists no GPU")
     return GpuMemory(used, total)

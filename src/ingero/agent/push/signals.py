@@ -11,9 +11,11 @@ import msgspec
 from ingero.agent.host import proc
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.push.cgroup_counters import CgroupCounters
+from ingero.contract.push.encode import MemoryReport
 from ingero.core.health.observation import GpuInfo, Observation
 from ingero.core.health.score import Signals
 from ingero.core.health.throttle import ThrottleReason, decode_throttle
+from ingero.core.recording.gpu_memory import HeldMemory, add_up
 from ingero.errors import MalformedInput, StoreError, TooLarge, Unavailable
 from ingero.files import read_regular
 from ingero.storage.trace.aggregates import TraceReader
@@ -125,6 +127,7 @@ class TraceSource:
         self._problems: dict[str, str] = {}
         self._seen_database = False
         self._info: GpuInfo | None = None
+        self._used_bytes = 0  # of all GPUs, as the driver says
 
     def read(self, now_ns: int) -> Observation:
         memory, cpu = self._memory(), self._cpu()
@@ -142,6 +145,7 @@ class TraceSource:
             self._reader.check_recorder(now_ns)
             totals = self._reader.window(now_ns, self._window_s)
             cgroups = self._counters.read(now_ns)
+            held = self._reader.memory(now_ns)
         except StoreError as error:
             self._note("trace", str(error))
             return replace(seen, launches=None, problem=str(error))
@@ -159,6 +163,7 @@ class TraceSource:
             ),
             totals=cgroups,
             totals_since_ns=self._counters.since_ns,
+            memory=self._held(add_up(held)) if held else None,
             evicted_cgroups=self._counters.evicted,
             straggles=self._counters.straggles,
         )
@@ -169,12 +174,14 @@ class TraceSource:
     def _memory(self) -> float | None:
         """Return free GPU memory; host memory only where there is no GPU."""
         try:
-            headroom = self._gpus.memory().headroom
+            used = self._gpus.memory()
         except Unavailable as error:
             self._note("gpu", str(error))
         else:
             self._note("gpu", "")
-            return headroom
+            self._used_bytes = used.used
+            return used.headroom
+        self._used_bytes = 0
         try:
             headroom = proc.host_memory_headroom(self._proc)
         except Unavailable as error:
@@ -182,6 +189,15 @@ class TraceSource:
             return None
         self._note("memory", "")
         return headroom
+
+    def _held(self, memory: HeldMemory) -> MemoryReport:
+        """Return what processes hold; the driver knows better how much of it is reserved."""
+        return MemoryReport(
+            allocated_bytes=memory.allocated,
+            reserved_bytes=max(memory.reserved, self._used_bytes),
+            largest_free_bytes=memory.largest_free,
+            fragmentation=memory.fragmentation,
+        )
 
     def _cpu(self) -> float | None:
         try:

@@ -18,6 +18,7 @@ from ingero.agent.host.machine import HostSampler, has_moved, read_machine
 from ingero.agent.processes.info import ProcessCache, ProcessInfo, read_process
 from ingero.agent.recording.aggregator import CountedRow
 from ingero.agent.recording.annotate import INSERT_ANNOTATION, AnnotationServer
+from ingero.agent.recording.gpu_memory import INSERT_MEMORY, MEMORY_EVERY_NS, memory_rows
 from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.agent.stacks.resolver import StackResolver
 from ingero.contract.chain import Chain
@@ -48,6 +49,8 @@ class Feed(Protocol):
     def counted(self) -> Sequence[CountedRow]: ...
 
     def neighbours(self) -> Sequence[CgroupWait]: ...
+
+    def allocations(self) -> Mapping[int, list[tuple[int, int]]]: ...
 
     def tune(self, operations: Sequence[OpSummary]) -> None: ...
 
@@ -130,6 +133,7 @@ class TraceApp:
         self._sampler = HostSampler()
         self._sample: SystemSample | None = None
         self._kept_sample: SystemSample | None = None
+        self._memory_due_ns = 0
 
     def _open_db(self, options: TraceOptions) -> TraceDb | None:
         try:
@@ -193,6 +197,10 @@ class TraceApp:
                     [(self._session, place, count, now_ns) for place, count in losses.items()],
                 )
             ]
+            if now_ns >= self._memory_due_ns:
+                self._memory_due_ns = now_ns + MEMORY_EVERY_NS
+                held = memory_rows(self.options.node, now_ns, self._feed.allocations())
+                rows.append((INSERT_MEMORY, held))
             self.writer.submit(rows)
 
     def _due_sample(self) -> SystemSample | None:

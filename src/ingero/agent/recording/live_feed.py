@@ -62,6 +62,10 @@ class LiveFeed:
         """Return CPU waits of processes that are not traced."""
         return self.tracer.neighbours()
 
+    def allocations(self) -> dict[int, list[tuple[int, int]]]:
+        """Return the GPU memory blocks of each process."""
+        return self.tracer.allocations()
+
     def tune(self, operations: Sequence[OpSummary]) -> None:
         """Set the duration from which calls of each process are recorded with their stack."""
         living = {row.pid for row in self._rows}

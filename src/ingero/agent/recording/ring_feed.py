@@ -39,6 +39,10 @@ class RingOnlyFeed:
         """Return no waits."""
         return []
 
+    def allocations(self) -> dict[int, list[tuple[int, int]]]:
+        """Return no blocks."""
+        return {}
+
     def tune(self, operations: Sequence[OpSummary]) -> None:
         """Do nothing: there is no probe to set."""
 

@@ -42,6 +42,16 @@ class CgroupTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """GPU memory that the processes of a node hold; `fragmentation` is a share of it."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    largest_free_bytes: int
+    fragmentation: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
     """The content of one regular push. A missing score or signal is left out, never sent as 0."""
 
@@ -58,6 +68,7 @@ class HealthReport:
     gpu_count: int | None = None
     totals: tuple[CgroupTotals, ...] = ()
     totals_since_ns: int = 0
+    memory: MemoryReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +94,12 @@ _CounterRow: TypeAlias = tuple[dict[str, Plain], CgroupTotals, int]
 def encode_health(identity: Identity, report: HealthReport) -> MetricsRequest:
     """Return the regular push, with metrics in the order of the published contract."""
     return _request(
-        identity_resource(identity), [*_health_metrics(identity, report), *_counter_metrics(report)]
+        identity_resource(identity),
+        [
+            *_health_metrics(identity, report),
+            *_counter_metrics(report),
+            *_memory_metrics(report),
+        ],
     )
 
 
@@ -175,6 +191,16 @@ def _counter_metrics(report: HealthReport) -> Iterable[Metric]:
         yield _sum(names.MEMCPY_BYTES_TOTAL, "By", report, copies)
 
 
+def _memory_metrics(report: HealthReport) -> Iterable[Metric]:
+    memory, at_ns = report.memory, report.at_ns
+    if memory is None:
+        return
+    yield _gauge(names.MEMFRAG_ALLOCATED, memory.allocated_bytes, at_ns, unit="By")
+    yield _gauge(names.MEMFRAG_RESERVED, memory.reserved_bytes, at_ns, unit="By")
+    yield _gauge(names.MEMFRAG_LARGEST_FREE, memory.largest_free_bytes, at_ns, unit="By")
+    yield _gauge(names.MEMFRAG_RATIO, memory.fragmentation, at_ns)
+
+
 def _request(resource: Resource, metrics: list[Metric]) -> MetricsRequest:
     scope = ScopeMetrics(scope=_SCOPE, metrics=tuple(metrics))
     return MetricsRequest(
@@ -182,14 +208,20 @@ def _request(resource: Resource, metrics: list[Metric]) -> MetricsRequest:
     )
 
 
-def _gauge(name: str, value: float, at_ns: int, values: dict[str, Plain] | None = None) -> Metric:
+def _gauge(
+    name: str,
+    value: float,
+    at_ns: int,
+    values: dict[str, Plain] | None = None,
+    unit: str = "1",
+) -> Metric:
     point = NumberPoint(
         attributes=attributes(values or {}),
         time_unix_nano=at_ns,
         as_double=value if isinstance(value, float) else None,
         as_int=value if isinstance(value, int) else None,
     )
-    return Metric(name=name, unit="1", gauge=Gauge(data_points=(point,)))
+    return Metric(name=name, unit=unit, gauge=Gauge(data_points=(point,)))
 
 
 def _sum(name: str, unit: str, report: HealthReport, rows: list[_CounterRow]) -> Metric:

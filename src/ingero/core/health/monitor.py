@@ -328,6 +328,7 @@ class NodeMonitor:
             gpu_count=gpu.count if gpu else None,
             totals=observation.totals,
             totals_since_ns=observation.totals_since_ns,
+            memory=observation.memory,
         )
 
     def _conclude(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ingero.contract.push.encode import CgroupTotals
+from ingero.contract.push.encode import CgroupTotals, MemoryReport
 from ingero.contract.straggler import Straggle
 from ingero.core.health.score import NO_SIGNALS, Signals
 from ingero.core.health.throttle import ThrottleReason
@@ -37,5 +37,6 @@ class Observation:
     throttle: Mapping[str, frozenset[ThrottleReason]] = field(default_factory=dict)  # by GPU
     totals: tuple[CgroupTotals, ...] = ()
     totals_since_ns: int = 0
+    memory: MemoryReport | None = None
     evicted_cgroups: int = 0  # so far: cgroups whose totals were dropped to bound memory
     straggles: tuple[Straggle, ...] = ()  # processes that other processes kept off the CPU

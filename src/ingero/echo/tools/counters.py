@@ -15,7 +15,8 @@ from ingero.echo.tools.asker import Answered, Asked, Asker, Json, Limit, questio
 
 MEMCPY_TOTALS: Final = ("gpu.memcpy.bytes_total", names.MEMCPY_BYTES_TOTAL)
 MEMFRAG_TOTAL: Final = "gpu.memfrag.ioctl_event_total"
-FRAGMENTATION: Final = "gpu.memory.fragmentation_estimate"
+# of other agents, and of ours
+FRAGMENTATION: Final = ("gpu.memory.fragmentation_estimate", names.MEMFRAG_RATIO)
 LAUNCH_HISTOGRAMS: Final = (
     "gpu.kernel."  # threads per block, grid sizes: any histogram of this family
 )
@@ -45,10 +46,11 @@ _MEMFRAG: Final = f"""{_STEPS} SELECT node_id,
   sum(step) AS events,
   sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s
 FROM growth GROUP BY 1, 2 ORDER BY events DESC"""
-_LATEST: Final = """SELECT node_id, arg_max(value_double, ts) FROM events
-WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = $3
-  AND node_id IS NOT NULL
-GROUP BY 1 ORDER BY 2 DESC"""
+_LATEST: Final = """SELECT node_id, metric_name, arg_max(coalesce(value_double, value_int), ts)
+FROM events
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
+  AND list_contains($3::VARCHAR[], metric_name) AND node_id IS NOT NULL
+GROUP BY 1, 2 ORDER BY 1, 2"""
 _HISTOGRAMS: Final = """SELECT metric_name, node_id, count(*) AS points,
   arg_max(detail, ts) AS detail
 FROM events
@@ -180,6 +182,14 @@ async def kernel_launch_summary(asker: Asker, asked: LaunchQuestion) -> LaunchAn
     )
 
 
+_LATEST_FIELDS: Final = {
+    **dict.fromkeys(FRAGMENTATION, "fragmentation"),
+    names.MEMFRAG_ALLOCATED: "allocated_bytes",
+    names.MEMFRAG_RESERVED: "reserved_bytes",
+    names.MEMFRAG_LARGEST_FREE: "largest_free_bytes",
+}
+
+
 class MemfragQuestion(Asked, kw_only=True):
     """Where GPU memory is fragmented."""
 
@@ -194,17 +204,24 @@ class MemfragCommand(msgspec.Struct):
 
 
 class MemfragNode(msgspec.Struct):
-    """Driver calls of one node that grow or move GPU memory, and its latest fragmentation."""
+    """Driver calls of one node that grow or move GPU memory, and its latest fragmentation.
+
+    `fragmentation` is the share of the reserved memory that is free but not in one piece. Bytes are
+    those that the node's processes hold.
+    """
 
     node_id: str | None
     events: int
     events_per_s: float | None
     commands: list[MemfragCommand]
     fragmentation: float | None
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    largest_free_bytes: int | None
 
 
 class MemfragAnswer(Answered, kw_only=True):
-    """The busiest node first."""
+    """The node with the most driver calls first; without them, the most fragmented one."""
 
     nodes: list[MemfragNode]
     total: int
@@ -212,25 +229,28 @@ class MemfragAnswer(Answered, kw_only=True):
 
 @question
 async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswer:
-    """Nodes with fragmented GPU memory: driver memory calls by node and command, busiest first.
+    """Nodes with fragmented GPU memory: driver calls, memory held, and the largest free block.
 
     A rank that stalls at regular intervals is often on the node at the top of this list.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     params: list[Any] = [cluster, asker.since_us(asked.window)]
     rows = records(await asker.query(_MEMFRAG, [*params, [MEMFRAG_TOTAL]], 10_000))
-    estimate = dict((await asker.query(_LATEST, [*params, FRAGMENTATION], 10_000)).rows)
+    latest = await asker.query(_LATEST, [*params, list(_LATEST_FIELDS)], 10_000)
     nodes: dict[str | None, MemfragNode] = {}
+    for node_id, metric, value in latest.rows:
+        kind = _LATEST_FIELDS[metric]
+        known = nodes.setdefault(node_id, _nothing_of(node_id))
+        setattr(known, kind, value if kind == "fragmentation" else int(value))
     for row in rows:
-        node = nodes.setdefault(
-            row["node_id"],
-            MemfragNode(row["node_id"], 0, None, [], estimate.pop(row["node_id"], None)),
-        )
+        node = nodes.setdefault(row["node_id"], _nothing_of(row["node_id"]))
         node.events += int(row["events"])
         node.events_per_s = _rate((node.events_per_s or 0.0) + (row["per_s"] or 0.0))
         node.commands.append(MemfragCommand(row["cmd"], int(row["events"])))
-    found = sorted(nodes.values(), key=lambda node: (-node.events, node.node_id or ""))
-    found += [MemfragNode(node_id, 0, None, [], value) for node_id, value in estimate.items()]
+    found = sorted(
+        nodes.values(),
+        key=lambda node: (-node.events, -(node.fragmentation or 0.0), node.node_id or ""),
+    )
     cut, notes = _cut(len(found), asked.limit, MEMFRAG_TOTAL)
     return MemfragAnswer(
         cluster_id=cluster,
@@ -240,6 +260,10 @@ async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswe
         nodes=found[: asked.limit],
         total=sum(node.events for node in found),
     )
+
+
+def _nothing_of(node_id: str | None) -> MemfragNode:
+    return MemfragNode(node_id, 0, None, [], None, None, None, None)
 
 
 def _cut(found: int, limit: int, metric: str) -> tuple[bool, list[str]]:

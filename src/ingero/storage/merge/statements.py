@@ -210,6 +210,7 @@ def copy_statements(
         "process_names",
         "cgroup_metadata",
         "cgroup_schedstat",
+        "gpu_memory",
         *_BY_NODE,
         "chain_history",
     ):

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ingero.contract.events import LAUNCH_OPS, MEMCPY_OPS, SCHED_SWITCH, OpKey, Source
+from ingero.core.recording.gpu_memory import HeldMemory
 from ingero.errors import StoreError
 from ingero.storage.trace.query import RECORDER_SILENT_NS, recorded_until
 from ingero.storage.trace.reading import READER_TIMEOUT_MS
@@ -15,6 +16,11 @@ from ingero.storage.trace.reading import READER_TIMEOUT_MS
 # up to this window the five-second buckets are used, which are kept for ten minutes
 SHORT_WINDOW_S = 60.0
 SHORT_BUCKET_NS = 5 * 10**9
+MEMORY_VALID_NS = 30 * 10**9  # it is recorded every ten seconds
+_HAS_MEMORY_SQL = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gpu_memory'"
+_MEMORY_SQL = """SELECT blocks, allocated_bytes, reserved_bytes, largest_free_bytes
+FROM gpu_memory WHERE timestamp = (SELECT max(timestamp) FROM gpu_memory
+  WHERE timestamp BETWEEN ? AND ?)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,20 @@ class TraceReader:
                 sql, (first_bucket_ns, end_ns)
             )
         ]
+
+    def memory(self, now_ns: int) -> list[HeldMemory]:
+        """Return the GPU memory that each process held when it was last looked at.
+
+        Raises StoreError. It is empty where nothing was recorded lately, or by another recorder.
+        """
+        if not self._has_memory():
+            return []
+        return [
+            HeldMemory(*row) for row in self._query(_MEMORY_SQL, (now_ns - MEMORY_VALID_NS, now_ns))
+        ]
+
+    def _has_memory(self) -> bool:
+        return bool(self._query(_HAS_MEMORY_SQL, ()))
 
     def preemptors(self, pid: int, first_bucket_ns: int, end_ns: int) -> list[int]:
         """Return the processes that ran instead of `pid`, longest first.

@@ -27,6 +27,7 @@ _TIME_COLUMNS: Final = {
     "node_aggregates": "bucket",
     "node_snapshots": "timestamp",
     "op_durations": "bucket",
+    "gpu_memory": "timestamp",
 }
 _SPANNED: Final = ("events", "event_aggregates", "annotations", "collectives")
 _STAMP: Final = re.compile(r"\d{8}T\d{6}(\.\d{9})?Z(-[0-9a-f]{8})?")

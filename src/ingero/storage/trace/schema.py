@@ -121,6 +121,11 @@ OWN_TABLES: Final[dict[str, str]] = {
     "losses": """(
     session_id INTEGER NOT NULL, place TEXT NOT NULL, count INTEGER NOT NULL,
     updated_at INTEGER NOT NULL, PRIMARY KEY (session_id, place))""",
+    # GPU memory that a process holds, from its calls, every ten seconds
+    "gpu_memory": """(
+    node TEXT NOT NULL, timestamp INTEGER NOT NULL, pid INTEGER NOT NULL, blocks INTEGER NOT NULL,
+    allocated_bytes INTEGER NOT NULL, reserved_bytes INTEGER NOT NULL,
+    largest_free_bytes INTEGER NOT NULL, PRIMARY KEY (node, timestamp, pid))""",
     # event_aggregates of several nodes in one file; empty in files of one node
     "node_aggregates": """(
     node TEXT NOT NULL, bucket INTEGER NOT NULL, source INTEGER NOT NULL, op INTEGER NOT NULL,
