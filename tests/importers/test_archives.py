@@ -1,4 +1,4 @@
-"""Archives and compressed files as recordings: a sentence, little memory, nothing unpacked."""
+"""Archives and compressed files as recordings: read in memory, little of it, nothing unpacked."""
 
 import bz2
 import gzip
@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.recorded_jobs import Job, record
 from tests.support.wire_attempts import MEMORY_BYTES, peak_bytes
 
 from ingero.errors import ForeignFile
-from ingero.importers.detect import load
+from ingero.importers.ask import blame_inputs
+from ingero.importers.collectives_csv import REQUIRED
+from ingero.importers.detect import SeveralJobs, load
 
 ZEROS = bytes(100 << 20)
 TRACE = b'{"traceEvents": [' + b"{}," * (16 << 20)
@@ -84,3 +87,42 @@ def test_archives_are_refused_with_a_sentence(name: str, tmp_path: Path) -> None
     assert peak_bytes() - before < MEMORY_BYTES
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [name]
     assert not Path("/tmp/ingero-escaped").exists()
+
+
+def ring_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a small job as CSV, one per rank, and one that is no recording."""
+    job = record(Job(dp=2, steps=30, slow_gpu={1: 0.2}))
+    lines: dict[str, list[str]] = {}
+    for each in job:
+        begin = each.end_ns - (each.gpu_duration_ns or 0)
+        name = f"rank{each.global_rank}.csv"
+        lines.setdefault(name, [",".join((*REQUIRED, "global_rank"))]).append(
+            f"{each.comm:016x},{each.seq},{each.op},{each.rank},{each.nranks},{each.start_ns},"
+            f"{begin},{each.end_ns},{each.global_rank}"
+        )
+    return {name: "\n".join(text).encode() for name, text in lines.items()} | {"notes": b"hello"}
+
+
+@pytest.mark.parametrize("packed", ["", "gz", "xz"])
+def test_recordings_in_an_archive_are_read(packed: str, tmp_path: Path) -> None:
+    files = [
+        (f"job/{name}", data, tarfile.REGTYPE, "") for name, data in ring_files(tmp_path).items()
+    ]
+    path = tmp_path / f"job.tar.{packed or 'plain'}"
+    path.write_bytes(tar(*files, ("job/link", b"", tarfile.SYMTYPE, "/etc"), packed=packed))
+    inputs = load([path])
+    assert [kind for _, kind in inputs.used] == ["archive of 4 files (collective records)"]
+    assert [each.rank for each in blame_inputs(inputs).culprits] == [1]
+    again = tmp_path / "again.tar"
+    again.write_bytes(tar(*files))
+    with pytest.raises(SeveralJobs, match="one at a time"):
+        load([path, again])
+
+
+def test_a_broken_file_in_an_archive_is_left_out_and_said(tmp_path: Path) -> None:
+    files = [(name, data, tarfile.REGTYPE, "") for name, data in ring_files(tmp_path).items()]
+    path = tmp_path / "job.tar"
+    path.write_bytes(tar(("bad.json", b'{"traceEvents": 5}', tarfile.REGTYPE, ""), *files))
+    inputs = load([path])
+    assert [each.rank for each in blame_inputs(inputs).culprits] == [1]
+    assert [text for text in inputs.problems if "bad.json" in text]

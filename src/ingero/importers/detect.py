@@ -12,6 +12,7 @@ from ingero.core.blame.step_trace import StepTrace
 from ingero.core.blame.wait_graph import ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
 from ingero.files import read_regular, regular_stream
+from ingero.importers.archives import XZ_MAGIC, is_tar, read_members, unpack_xz
 from ingero.importers.collectives_csv import read_csv
 from ingero.importers.flight_recorder import read_dump
 from ingero.importers.gzip_file import unpack
@@ -21,7 +22,6 @@ from ingero.importers.nccl_ring import RING_MAGIC, read_ring_records
 from ingero.importers.steps import read_steps
 
 MAX_MESSAGE = 1000
-XZ_MAGIC = b"\xfd7zXZ\x00"
 _JOB_FACT = re.compile(rb"^(world_size|tp_size|trial_name):", re.MULTILINE)
 
 
@@ -177,21 +177,41 @@ def _read(path: Path, inputs: Inputs, limits: ReadLimits = DEFAULT_LIMITS) -> st
         return "step trace"
     if head.startswith(RING_MAGIC):
         return _ring(path, inputs)
-    if head.startswith(XZ_MAGIC):
-        raise MalformedInput(
-            f"{path} is a compressed archive: unpack it with `tar -xf`, then name the folder"
-        )
     data = read_regular(path, limits.file_bytes)
     if head.startswith(b"\x1f\x8b"):
         data = unpack(path, data, limits.unpacked_bytes)
+    elif head.startswith(XZ_MAGIC):
+        data = unpack_xz(path, data, limits.unpacked_bytes)
+    return _archive(path, data, inputs) if is_tar(data) else _content(path, data, inputs)
+
+
+def _content(path: Path, data: bytes, inputs: Inputs) -> str | None:
+    if data.startswith(RING_MAGIC):
+        return _ring(path, inputs, data)
     for looks_like, read in _KINDS:
         if looks_like(data):
             return read(path, data, inputs)
     return None
 
 
-def _ring(path: Path, inputs: Inputs) -> str:
-    records, world, lost = read_ring_records(path)
+def _archive(path: Path, data: bytes, inputs: Inputs) -> str | None:
+    """Read every file of an archive; one that is broken is a problem of its own."""
+    kinds: list[str] = []
+    for inner, content in read_members(path, data):
+        try:
+            kind = _content(inner, content, inputs)
+        except SeveralJobs:
+            raise
+        except IngeroError as error:
+            inputs.problems.append(_named(inner, str(error)))
+            continue
+        if kind is not None:
+            kinds.append(kind)
+    return f"archive of {len(kinds)} files ({kinds[0]})" if kinds else None
+
+
+def _ring(path: Path, inputs: Inputs, data: bytes | None = None) -> str:
+    records, world, lost = read_ring_records(path, data)
     inputs.add(path, CollectiveSource.PLUGIN, records, exact=True)
     inputs.widen(world)
     inputs.problems += lost

@@ -27,14 +27,23 @@ def read_ring(
         data = read_regular(path, max_bytes)
     except TooLarge as error:
         raise TooLarge(f"{error}: not an NCCL ring file, which has several megabytes") from None
+    return _decode(path, data, node)
+
+
+def _decode(path: Path, data: bytes, node: str | None) -> tuple[Collectives, RingCopy]:
     ring = decode_ring(data, str(path))
     recorder = Recorder(ring.header.job, node, ring.header.global_rank)
     return to_collectives(ring.records, recorder, fit_gpu_clock(ring.records) or SAME_CLOCK), ring
 
 
-def read_ring_records(path: Path) -> tuple[list[CollectiveRecord], int | None, list[str]]:
-    """Return the records of one process, the size of its job where known, and what is missing."""
-    columns, ring = read_ring(path)
+def read_ring_records(
+    path: Path, data: bytes | None = None
+) -> tuple[list[CollectiveRecord], int | None, list[str]]:
+    """Return the records of one process, the size of its job where known, and what is missing.
+
+    `data` is the content where it was read already.
+    """
+    columns, ring = read_ring(path) if data is None else _decode(path, data, None)
     if ring.header.global_rank is None:  # the pid then distinguishes it from other processes
         columns = replace(
             columns, recorders=(Recorder(ring.header.job, f"pid {ring.header.pid}", None),)

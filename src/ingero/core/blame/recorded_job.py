@@ -43,7 +43,8 @@ class RecordedJob:
         """Return the framework's name of a communicator, else its hash, with its ranks."""
         c = self.collectives
         codes = np.unique(c.who[c.comm == np.uint64(comm)])
-        ranks = [str(c.recorders[w].global_rank) for w in codes]
+        known = sorted(c.recorders[w].global_rank or 0 for w in codes)
+        ranks = [str(rank) for rank in known]
         shown = ", ".join(ranks[:MOST_LISTED]) + (", …" if len(ranks) > MOST_LISTED else "")
         return f"{self.labels.get(comm) or 'communicator ' + encode_comm(comm)} (ranks {shown})"
 
