@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 from ingero.sim.cluster import DemoCluster
 
@@ -19,6 +19,15 @@ def ingero(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*INGERO, *arguments], check=False, capture_output=True, text=True, timeout=4 * PATIENCE_S
     )
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the children of a process, and theirs."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
 
 
 @pytest.mark.parametrize("scenario", ["sudden", "fleet-outage"])
@@ -87,6 +96,23 @@ def test_f021_the_slow_rank_of_a_job_is_named_with_loss_price_and_next_step() ->
     # 24 GPUs at the price of an H100 at the provider that the simulated nodes name
     assert story["usd_per_hour"] == pytest.approx(story["loss"] * 24 * 2.49, rel=0.01)
     assert "clocks" in story["next"]
+    assert story["collective"].startswith("AllReduce of ")
+    assert story["took_s"] < 8 * PATIENCE_S  # about 16 s on an idle machine
+    assert "its page: http://127.0.0.1:" in result.stderr
+
+
+def test_no_child_outlives_a_demo_that_is_killed() -> None:
+    demo = subprocess.Popen(
+        [*INGERO, "demo", "--nodes", "3"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    with demo:
+        assert demo.stdout is not None
+        while b"agents push" not in (line := demo.stdout.readline()):
+            assert line, "the demo ended too early"
+        children = descendants(demo.pid)
+        assert len(children) >= 5, "Fleet, the nodes and what starts them"
+        demo.kill()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "a child lives on")
 
 
 def test_status_and_check_beside_a_running_cluster() -> None:

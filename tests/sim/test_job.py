@@ -8,16 +8,16 @@ import pytest
 from ingero.sim.job import (
     BUCKETS,
     COMPUTE_S,
-    JobControl,
     JobFeed,
     SimulatedJob,
+    SlowSpell,
     read_job,
     write_job_control,
 )
 
 
-def job(control: JobControl = JobControl()) -> SimulatedJob:  # noqa: B008 - frozen
-    return SimulatedJob(16, 1000.0, 3, lambda: control)
+def job(*spells: SlowSpell) -> SimulatedJob:
+    return SimulatedJob(16, 1000.0, 3, lambda: list(spells))
 
 
 def test_two_nodes_see_the_same_steps_whenever_they_look() -> None:
@@ -30,18 +30,25 @@ def test_two_nodes_see_the_same_steps_whenever_they_look() -> None:
 
 
 def test_everybody_waits_for_the_slow_rank_from_the_moment_on() -> None:
-    steps = [step for _, step in job(JobControl(5, 0.3, 1005.0)).steps_until(1010.0)]
+    steps = [step for _, step in job(SlowSpell(5, 0.3, 1005.0)).steps_until(1010.0)]
     last = {int(arrived.argmax()) for step in steps[-3:] for arrived in step.arrived_s}
     assert last == {5}
     began = [step.ended_s[0] - step.enqueued_s[0] for step in steps]
     assert began[-1] - began[0] == pytest.approx(0.3 * COMPUTE_S, abs=0.01)
 
 
+def test_a_rank_that_is_healed_is_waited_for_no_longer() -> None:
+    steps = [step for _, step in job(SlowSpell(5, 0.3, 1002.0, 1006.0)).steps_until(1012.0)]
+    last = {int(arrived.argmax()) for step in steps[-3:] for arrived in step.arrived_s}
+    assert last != {5}
+
+
 def test_a_feed_gives_the_records_of_its_own_ranks_once(tmp_path: Path) -> None:
     path = tmp_path / "job.control"
-    assert read_job(path) == JobControl()
-    write_job_control(path, JobControl(1, 0.1, 5.0))
-    assert read_job(path) == JobControl(1, 0.1, 5.0)
+    assert read_job(path) == []
+    spells = [SlowSpell(1, 0.1, 5.0), SlowSpell(2, 0.2, 5.0, 7.0)]
+    write_job_control(path, spells)
+    assert read_job(path) == spells
     feed = JobFeed(job(), "n1", range(8, 16), 16, lambda: 1005.0)
     batches = feed.poll()
     assert [batch.rank for batch in batches] == list(range(8, 16))

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -25,16 +25,26 @@ from ingero.children.process import (
     wait_for_line,
 )
 from ingero.contract import fleet_api
-from ingero.contract.api_paths import FLEET_DEBUG_SCORES, FLEET_STATUS
+from ingero.contract.api_paths import (
+    FLEET_DEBUG_SCORES,
+    FLEET_EPISODE,
+    FLEET_EPISODES,
+    FLEET_STATUS,
+)
+from ingero.contract.episodes.episode import Episode, EpisodeList
+from ingero.contract.verdict import Verdict, VerdictState
 from ingero.errors import Unavailable
-from ingero.sim.job import JobControl, write_job_control
+from ingero.sim.hurry import HurriedClock
+from ingero.sim.job import SlowSpell, write_job_control
 from ingero.sim.node import write_control
 
+T = TypeVar("T")
 CLUSTER: Final = "demo"
 WARMUP_SAMPLES: Final = 5
 POLL_S: Final = 0.1
 STOP_S: Final = 10.0
 SLOW_AHEAD_S: Final = 1.5  # all nodes have read the control file by then
+HURRY: Final = 4.0  # times as fast as the real clock
 LEARNING_SAMPLES: Final = 20  # of a rank; 30 in production
 _STATUS = fleet_api.Status[fleet_api.NodeStatus]
 # flag of ingero-fleet -> name under which it reports the address
@@ -80,16 +90,19 @@ class DemoCluster:
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ingero-demo-")))
     addresses: dict[str, str] = field(default_factory=dict)
     _fleet: subprocess.Popen[str] | None = None
-    _job_began_s: float = 0.0
     _reserved_ports: list[socket.socket] = field(default_factory=list)
-    _nodes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    behind_s: float = 0.0  # how late the clock of all processes is, until `hurry`
+    _nodes: subprocess.Popen[str] | None = None
+    _clock: HurriedClock | None = None
+    _spells: list[SlowSpell] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         try:
+            if self.behind_s:
+                self._clock = HurriedClock(self.folder / "clock", self.behind_s, HURRY)
             self.start_fleet()
-            self._job_began_s = time.time()
-            for number, name in enumerate(self.node_names):
-                self._start_node(name, number)
+            if self.node_names:
+                self._start_nodes()
         except BaseException:
             self.stop()
             raise
@@ -106,7 +119,7 @@ class DemoCluster:
             word for flag, name in _LISTENERS.items() for word in (f"--{flag}", self._port(name))
         ]
         fleet = "ingero.cli.commands.services.fleet"
-        command = following_command(fleet, "--config", str(config), "--json", *ports)
+        command = self._command(fleet, "--config", str(config), "--json", *ports)
         log_file = self.folder / "fleet.log"
         self._fleet = start_child(command, errors=log_file)
         line = wait_for_line(self._fleet)
@@ -122,22 +135,66 @@ class DemoCluster:
         self._fleet.communicate()
         self._reserved_ports = [_reserve_port(address) for address in self.addresses.values()]
 
+    def now_s(self) -> float:
+        """Return the Unix time by the clock of the cluster."""
+        return time.time() if self._clock is None else self._clock.now_s()
+
+    def hurry(self) -> None:
+        """Let the clock run faster until it is right."""
+        if self._clock is not None:
+            self._clock.go()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the clock of the cluster is not right yet."""
+        return self._clock is not None and self._clock.ahead_s(time.time()) < 0
+
     def slow(self, node: str, level: float, over_s: float = 0.0) -> None:
         """Bring one node to a share of its normal throughput."""
         write_control(self.folder / f"{node}.control", level, over_s)
 
     def slow_rank(self, rank: int, excess: float) -> float:
         """Let the GPU of a rank need `excess` more time; return when that begins, as Unix time."""
-        at_s = time.time() + SLOW_AHEAD_S
-        write_job_control(self.folder / "job.control", JobControl(rank, excess, at_s))
+        at_s = self.now_s() + SLOW_AHEAD_S
+        self._spells.append(SlowSpell(rank, excess, at_s))
+        write_job_control(self.folder / "job.control", self._spells)
         return at_s
+
+    def heal_rank(self, rank: int) -> None:
+        """Let a rank be as fast as the others again."""
+        at_s = self.now_s() + SLOW_AHEAD_S
+        self._spells = [
+            msgspec.structs.replace(each, until_s=min(each.until_s, at_s))
+            if each.rank == rank
+            else each
+            for each in self._spells
+        ]
+        write_job_control(self.folder / "job.control", self._spells)
+
+    def named(self) -> list[Verdict]:
+        """Return everybody whom Fleet has called slow since it started, once each."""
+        try:
+            found = self._get(FLEET_EPISODES, EpisodeList).episodes
+            episodes = [
+                self._get(FLEET_EPISODE.format(episode=each.episode), Episode) for each in found
+            ]
+        except (OSError, msgspec.DecodeError) as error:
+            raise Unavailable(f"Fleet cannot say whom it has named: {error}") from None
+        return [
+            each.latest
+            for each in episodes
+            if any(moment.verdict.state is VerdictState.STRAGGLER for moment in each.verdicts)
+        ]
+
+    def _get(self, path: str, kind: type[T]) -> T:
+        url = f"http://{self.addresses['threshold']}{path}"
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return msgspec.json.decode(reply.read(), type=kind)
 
     def judged(self) -> fleet_api.ClusterStatus[fleet_api.NodeStatus] | None:
         """Return what `ingero status` shows; None while Fleet does not answer."""
-        url = f"http://{self.addresses['threshold']}{FLEET_STATUS}"
         try:
-            with urllib.request.urlopen(url, timeout=2) as reply:
-                found = msgspec.json.decode(reply.read(), type=_STATUS).clusters
+            found = self._get(FLEET_STATUS, _STATUS).clusters
         except (OSError, msgspec.DecodeError):
             return None
         return next((each for each in found if each.cluster_id == CLUSTER), None)
@@ -170,8 +227,8 @@ class DemoCluster:
 
     def stop(self) -> None:
         """Stop every process and remove the folder."""
-        fleet = [self._fleet] if self._fleet else []
-        stop_children(*self._nodes.values(), *fleet, timeout_s=STOP_S)
+        children = [child for child in (self._nodes, self._fleet) if child is not None]
+        stop_children(*children, timeout_s=STOP_S)
         self._release_ports()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -179,31 +236,44 @@ class DemoCluster:
         while self._reserved_ports:
             self._reserved_ports.pop().close()
 
-    def _start_node(self, name: str, number: int) -> None:
-        command = following_command(
-            "ingero.sim.node", "--fleet", self.addresses["http"], "--cluster", CLUSTER,
-            "--node", name, "--control", str(self.folder / f"{name}.control"),
-            "--seed", str(number + 1),
-            "--push-interval", str(self.push_interval_s), "--warmup", str(WARMUP_SAMPLES),
-            "--ranks", str(self.ranks_per_node), "--first-rank", str(number * self.ranks_per_node),
-            "--world", str(len(self.node_names) * self.ranks_per_node),
-            "--job-control", str(self.folder / "job.control"),
-            "--job-began", str(self._job_began_s),
-        )  # fmt: skip
-        log_file = self.folder / f"{name}.log"
-        self._nodes[name] = start_child(
-            command,
+    def _command(self, module: str, *arguments: str) -> list[str]:
+        """Return the command of a child that lives by the clock of the cluster."""
+        if self._clock is None:
+            return following_command(module, *arguments)
+        clock = (str(self._clock.path), str(self._clock.behind_s), str(self._clock.speed))
+        return following_command("ingero.sim.hurry", *clock, module, *arguments)
+
+    def _start_nodes(self) -> None:
+        began_s = self.now_s()
+        arguments = {
+            name: self._node_arguments(name, number, began_s)
+            for number, name in enumerate(self.node_names)
+        }
+        specs = self.folder / "nodes.json"
+        specs.write_bytes(msgspec.json.encode(arguments))
+        log_file = self.folder / "nodes.log"
+        self._nodes = start_child(
+            self._command("ingero.sim.nodes", str(specs)),
             output=log_file,
             errors=log_file,
             environment={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
 
+    def _node_arguments(self, name: str, number: int, began_s: float) -> list[str]:
+        return [
+            "--fleet", self.addresses["http"], "--cluster", CLUSTER,
+            "--node", name, "--control", str(self.folder / f"{name}.control"),
+            "--seed", str(number + 1),
+            "--push-interval", str(self.push_interval_s), "--warmup", str(WARMUP_SAMPLES),
+            "--ranks", str(self.ranks_per_node), "--first-rank", str(number * self.ranks_per_node),
+            "--world", str(len(self.node_names) * self.ranks_per_node),
+            "--job-control", str(self.folder / "job.control"), "--job-began", str(began_s),
+        ]  # fmt: skip
+
     def check_alive(self) -> None:
         """Raise Unavailable if a simulated node has ended."""
-        for name, process in self._nodes.items():
-            if process.poll() is not None:
-                reason = last_line(self.folder / f"{name}.log", f"status {process.returncode}")
-                raise Unavailable(f"simulated node {name} ended: {reason}")
+        if self._nodes is not None and self._nodes.poll() is not None:
+            raise Unavailable(last_line(self.folder / "nodes.log", "the simulated nodes ended"))
 
     def _port(self, name: str) -> str:
         return self.addresses[name].rsplit(":", 1)[1] if name in self.addresses else "0"

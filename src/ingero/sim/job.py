@@ -5,6 +5,7 @@ without talking to each other. A step has a few gradient buckets: each rank comp
 them wait for the last one in an all-reduce, as in data-parallel training.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,27 +32,28 @@ NOISE: Final = 0.01
 Floats = NDArray[np.float64]
 
 
-class JobControl(msgspec.Struct, frozen=True):
-    """The control file: from `at_s` on, the GPU of a rank needs `excess` more time."""
+class SlowSpell(msgspec.Struct, frozen=True):
+    """The GPU of a rank needs `excess` more time between two Unix times."""
 
-    rank: int = -1
-    excess: float = 0.0
-    at_s: float = 0.0
+    rank: int
+    excess: float
+    from_s: float
+    until_s: float = math.inf
 
 
-def write_job_control(path: Path, control: JobControl) -> None:
-    """Say who is slow; the file is replaced atomically.
+def write_job_control(path: Path, spells: list[SlowSpell]) -> None:
+    """Say who is slow and when; the file is replaced atomically.
 
-    `at_s` lies a little ahead, so that all nodes have read the file before it applies.
+    Changes lie a little ahead, so that all nodes have read the file before they apply.
     """
-    replace_file(path, msgspec.json.encode(control))
+    replace_file(path, msgspec.msgpack.encode(spells))
 
 
-def read_job(path: Path) -> JobControl:
-    """Return who is slow; nobody while there is no file."""
-    return (
-        msgspec.json.decode(path.read_bytes(), type=JobControl) if path.exists() else JobControl()
-    )
+def read_job(path: Path) -> list[SlowSpell]:
+    """Return who is slow and when; nobody while there is no file."""
+    if not path.exists():
+        return []
+    return msgspec.msgpack.decode(path.read_bytes(), type=list[SlowSpell])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class SimulatedJob:
     """The steps of a job; `control` returns who is slow."""
 
     def __init__(
-        self, ranks: int, began_s: float, seed: int, control: Callable[[], JobControl]
+        self, ranks: int, began_s: float, seed: int, control: Callable[[], list[SlowSpell]]
     ) -> None:
         self._ranks, self._seed, self._control = ranks, seed, control
         self._ended_s = began_s
@@ -75,19 +77,20 @@ class SimulatedJob:
 
     def steps_until(self, now_s: float) -> list[tuple[int, JobStep]]:
         """Return the steps that ended since the last call, with their numbers."""
-        control = self._control()
+        spells = self._control()
         steps = []
-        while (step := self._step(control)).ended_s[-1] <= now_s:
+        while (step := self._step(spells)).ended_s[-1] <= now_s:
             steps.append((self._number, step))
             self._number, self._ended_s = self._number + 1, step.ended_s[-1]
         return steps
 
-    def _step(self, control: JobControl) -> JobStep:
+    def _step(self, spells: list[SlowSpell]) -> JobStep:
         """Return the next step. Its noise follows from its number, on every node."""
         chance = np.random.default_rng((self._seed, self._number))
         compute = COMPUTE_S * (1 + NOISE * chance.standard_normal((len(BUCKETS), self._ranks)))
-        if 0 <= control.rank < self._ranks and self._ended_s >= control.at_s:
-            compute[:, control.rank] *= 1 + control.excess
+        for spell in spells:
+            if 0 <= spell.rank < self._ranks and spell.from_s <= self._ended_s < spell.until_s:
+                compute[:, spell.rank] *= 1 + spell.excess
         begin_s, step = self._ended_s, JobStep([], [], [])
         for of_ranks in compute:
             step.enqueued_s.append(begin_s + ENQUEUE_S)

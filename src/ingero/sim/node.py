@@ -2,7 +2,7 @@
 
 With `--ranks` it also has ranks of a simulated training job, which a second file slows down.
 
-`ingero demo` starts `python -m ingero.sim.node` once per node.
+`ingero demo` runs them all by `ingero.sim.nodes`, each in a process of its own.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def write_control(path: Path, level: float, over_s: float = 0.0) -> None:
     replace_file(path, msgspec.json.encode(Control(level, over_s)))
 
 
-def main() -> None:
+def run_node(given: list[str]) -> None:
     """Run one node until it is stopped."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fleet", required=True)
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=0, help="on this node")
     parser.add_argument("--first-rank", type=int, default=0)
     parser.add_argument("--world", type=int, default=0, help="ranks of the whole job")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     logging.basicConfig(level=logging.WARNING)
     config = IngeroConfig(
         fleet=FleetBlockConfig(
@@ -100,7 +100,7 @@ def main() -> None:
             workload_type="training",
             provider="lambda",  # one whose price of this GPU is known
             push_interval_s=arguments.push_interval,
-            timeout_s=min(1.0, arguments.push_interval),
+            timeout_s=arguments.push_interval,
         ),
         health=HealthConfig(baseline=BaselinePolicy(warmup_samples=arguments.warmup)),
         signals=SignalsConfig(causes=False),  # there are no processes to look at
@@ -120,7 +120,3 @@ def _feeds(arguments: argparse.Namespace) -> list[CollectiveFeed]:
     )
     ranks = range(arguments.first_rank, arguments.first_rank + arguments.ranks)
     return [JobFeed(job, arguments.node, ranks, arguments.world)]
-
-
-if __name__ == "__main__":
-    main()

@@ -77,7 +77,15 @@ class DemoRun:
     is_flag=True,
     help="Also start an Echo that Fleet forwards to; it must name the same node.",
 )
-@click.option("--keep", is_flag=True, help="Keep the cluster running afterwards, until Ctrl-C.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Keep the cluster running afterwards, until Ctrl-C; in the scenario `rank` with keys that "
+    "slow and heal ranks.",
+)
+@click.option(
+    "--open", "opens", is_flag=True, help="Open Fleet's page in a browser; for the scenario `rank`."
+)
 @AS_JSON
 @click.option(
     "--no-gpu",
@@ -99,7 +107,8 @@ class DemoRun:
 )
 def command(
     nodes: int | None, straggler: str | None, push_interval: float, scenario: str, with_echo: bool,
-    keep: bool, as_json: bool, no_gpu: str | None, write_samples: Path | None, seed: int,
+    keep: bool, opens: bool, as_json: bool, no_gpu: str | None, write_samples: Path | None,
+    seed: int,
 ) -> int:  # fmt: skip
     """Find a slow rank or node in a simulated cluster on this machine.
 
@@ -144,7 +153,7 @@ def command(
     if scenario == "rank":
         from ingero.cli.commands.demos.job import play_job
 
-        return play_job(names, chosen, keep, as_json)
+        return play_job(names, chosen, as_json, keep=keep, opens=opens)
     run = DemoRun(chosen, push_interval, asks_echo=with_echo)
     return _run(names, run, scenario, keep, as_json, _quiet if as_json else _say)
 

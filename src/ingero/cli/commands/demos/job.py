@@ -1,12 +1,13 @@
 """`ingero demo`: a simulated training job of 64 ranks, one of which becomes slow."""
 
-import contextlib
 import sys
 import time
+import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ingero.cli.commands.demos.keys import keep_running
 from ingero.cli.show.table import coloured, print_json
 from ingero.cli.show.verdicts import loss_text
 from ingero.contract.fleet_api import ClusterStatus, NodeStatus
@@ -16,10 +17,12 @@ from ingero.errors import IngeroError, Unavailable
 RANKS_PER_NODE = 8
 EXCESS = 0.15  # more GPU time of the slow rank
 POLL_S = 0.25
+BEHIND_S = 26.0  # so that the clock is right again when all ranks are judged
+PUSH_S = 4.0  # of health scores, and the timeout of every push: a second while the clock hurries
 TIMEOUT_S = 120.0  # for each of: learning, naming
 NEXT = """
 Next:
-  ingero demo --keep                      look around on the page and with `ingero status`
+  ingero demo --keep                      look around, slow and heal ranks with keys
   ingero demo --scenario sudden           a slow node, found by its health score
   ingero demo --scenario fleet-outage     agents without Fleet
   ingero demo --no-gpu incident           why a node is slow, on one machine"""
@@ -35,63 +38,82 @@ class JobDemo:
     ranks: int
     learned_s: float | None = None
     named_after_s: float | None = None
+    took_s: float | None = None
     verdict: Verdict | None = None
     others: set[str] = field(default_factory=set)
-    looks: int = 0
+    is_checked: bool = False
 
     @property
     def is_right(self) -> bool:
-        return self.named_after_s is not None and not self.others
+        return self.named_after_s is not None and self.is_checked and not self.others
+
+    def check(self, named: list[Verdict]) -> None:
+        """Note everybody whom Fleet has named in the whole run, as its episodes tell."""
+        self.is_checked = True
+        self.others |= {f"rank {v.rank} on {v.node}" for v in named if v.rank != self.rank}
 
     def look(self, cluster: Cluster) -> None:
-        """Note everybody who is named now. The whole run is watched, not only its end."""
-        self.looks += 1
-        for verdict in cluster.verdicts:
-            if verdict.state is VerdictState.STRAGGLER and verdict.rank != self.rank:
-                self.others.add(f"rank {verdict.rank} on {verdict.node}")
+        """Note nodes whose health score is too low; these are not in episodes."""
         self.others |= {node.node_id for node in cluster.nodes if node.straggler}
 
 
-def play_job(names: list[str], slow_node: str, keep: bool, as_json: bool) -> int:
+def play_job(
+    names: list[str], slow_node: str, as_json: bool, *, keep: bool = False, opens: bool = False
+) -> int:
     """Run the demo; the exit status is 0 if the slow rank was named and nobody else."""
-    from ingero.sim.cluster import DemoCluster
+    from ingero.sim.cluster import HURRY, DemoCluster
 
     say = _say_aside if as_json else _say
     ranks = len(names) * RANKS_PER_NODE
     rank = names.index(slow_node) * RANKS_PER_NODE + 3
     run = JobDemo(slow_node, rank, ranks)
     say(f"starting Fleet and a simulated job of {ranks} ranks on {len(names)} nodes")
-    say("(simulated: what the nodes measure; real: agents, wire, Fleet and its verdicts.")
-    say(" Ranks are judged after 20 seconds instead of 30.)\n")
+    say(
+        "(simulated: what the nodes measure; real: agents, wire, Fleet and its verdicts. While they"
+    )
+    say(f" learn what is normal, the clock of all of them runs {HURRY:g} times as fast.)\n")
     began_s = time.monotonic()
-    with DemoCluster(names, ranks_per_node=RANKS_PER_NODE) as cluster:
+    with DemoCluster(names, PUSH_S, RANKS_PER_NODE, behind_s=BEHIND_S) as cluster:
+        url = f"http://{cluster.addresses['threshold']}/"
+        say(f"{time.monotonic() - began_s:5.1f} s  Fleet is ready; its page: {url}")
+        if opens:
+            webbrowser.open(url)
         try:
             _learn(cluster, run, began_s, say)
             _slow(cluster, run, say)
+            run.check(cluster.named())
         except IngeroError as error:
             say(f"the demo could not be finished: {error}")
+        run.took_s = time.monotonic() - began_s
         if as_json:
             print_json(_result(run))
         else:
             _conclude(run)
         if keep:
-            url = f"http://{cluster.addresses['threshold']}"
-            say(f"\nstill running: open {url}/ or try `ingero status --fleet {url}`")
-            say("Ctrl-C ends it")
-            with contextlib.suppress(KeyboardInterrupt):
-                while True:
-                    time.sleep(3600)
+            keep_running(cluster, run.ranks, [run.rank], url, say)
     return 0 if run.is_right else 1
 
 
 def _learn(cluster: Any, run: JobDemo, began_s: float, say: Callable[[str], None]) -> None:
     """Wait until all ranks are judged, with a line of progress on a terminal."""
 
+    def here(seen: Cluster) -> bool:
+        _progress(f"{time.monotonic() - began_s:5.1f} s  {len(seen.nodes)} agents push")
+        return len(seen.nodes) >= run.ranks // RANKS_PER_NODE
+
     def judged(seen: Cluster) -> bool:
-        _progress(f"learning what is normal: {time.monotonic() - began_s:.0f} s")
+        left_s = seen.ranks.ready_s
+        left = "" if left_s is None else f", {left_s:.0f} s of its clock left"
+        _progress(f"{time.monotonic() - began_s:5.1f} s  learning what is normal{left}")
         return seen.ranks.judged >= run.ranks
 
+    _wait(cluster, run, here)
+    _progress("")
+    say(f"{time.monotonic() - began_s:5.1f} s  {run.ranks // RANKS_PER_NODE} agents push")
+    cluster.hurry()
     _wait(cluster, run, judged)
+    while cluster.is_late:  # from here on, seconds are seconds
+        time.sleep(POLL_S)
     _progress("")
     run.learned_s = time.monotonic() - began_s
     say(f"{run.learned_s:5.1f} s  {run.ranks} ranks are judged, nobody is slow")
@@ -138,6 +160,7 @@ def _told(verdict: Verdict, after_s: float) -> list[str]:
     rows = (
         ("job", f"{verdict.job}, loses {loss_text(verdict)} of its time"),
         ("class", verdict.cause_class.value),
+        ("collective", f"waited for at {verdict.collective}" if verdict.collective else "unknown"),
         ("evidence", verdict.evidence),
         ("cost", cost),
         ("next", verdict.next_step),
@@ -150,7 +173,7 @@ def _conclude(run: JobDemo) -> None:
         print(
             coloured(
                 f"\nRank {run.rank} on {run.node} was named {run.named_after_s:.1f} s after it "
-                f"slowed down, and nobody else in the whole run ({run.looks} looks).",
+                f"slowed down, and nobody else in the whole run of {run.took_s:.1f} s.",
                 "32",
             )
         )
@@ -170,7 +193,9 @@ def _result(run: JobDemo) -> dict[str, Any]:
         "ranks": run.ranks,
         "learned_after_s": None if run.learned_s is None else round(run.learned_s, 2),
         "named_after_s": None if run.named_after_s is None else round(run.named_after_s, 2),
+        "took_s": None if run.took_s is None else round(run.took_s, 2),
         "class": None if verdict is None else verdict.cause_class.value,
+        "collective": None if verdict is None else verdict.collective,
         "loss": None if verdict is None else verdict.loss,
         "at_most": None if verdict is None else verdict.at_most,
         "usd_per_hour": None if verdict is None else verdict.usd_per_hour,
