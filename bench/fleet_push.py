@@ -3,6 +3,7 @@
 Absolute figures depend on the machine and its load; the requirements are ratios within this run.
 """
 
+import gzip
 import os
 import sys
 import tempfile
@@ -14,10 +15,14 @@ import numpy as np
 
 from bench.grpc_load import closed_loop, open_loop
 from bench.measure import HERE, cpu_s, free_port, load, python, rss_mb, server, write_requests
-from bench.push_bodies import bodies
+from bench.push_bodies import bodies, own_time_bodies
+from ingero.config.fleet import FleetConfig
+from ingero.config.rates import load_rates
 from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
+from ingero.contract.otlp.body import Encoding
 from ingero.contract.push.decode import NodeReport
 from ingero.core.health.threshold import ThresholdPolicy
+from ingero.fleet.judgement import Judgement
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.roster import Roster
 
@@ -25,6 +30,12 @@ SECONDS = float(os.environ.get("SECONDS_PER_RUN", "2"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 RATES = (500, 2000, 5000)
 TARGET = "/v1/metrics?cluster_id=bench"
+OWN_TIMES, OWN_TIMES_GZIP = "own times", "own, gzip"
+SKIPPED = {  # what a server is not loaded with
+    "constant answer": ("JSON", OWN_TIMES_GZIP),
+    "plain ASGI": (OWN_TIMES, OWN_TIMES_GZIP),
+    "Fleet": (),
+}
 
 
 def fleet_command(http: int, grpc_port: int | None = None) -> list[str]:
@@ -58,9 +69,10 @@ def closed_loops(files: dict[str, Path]) -> dict[tuple[str, str], dict[str, floa
             port = free_port()
             with server(command(port), port) as pid:
                 for encoding, file in files.items():
-                    if name == "constant answer" and encoding == "JSON":
+                    if encoding in SKIPPED[name]:
                         continue
-                    load(port, pid, file, 0, 0.5, 16)
+                    # A rank is known after its second push, and 512 ranks take longer to learn.
+                    load(port, pid, file, 0, 2.0 if encoding == OWN_TIMES else 0.5, 16)
                     run = load(port, pid, file, 0, SECONDS, 32)
                     run["rss_mb"] = rss_mb(pid)
                     found.setdefault((name, encoding), []).append(run)
@@ -169,12 +181,38 @@ def print_machine() -> None:
 
 
 def write_bodies(directory: Path, target: str) -> dict[str, Path]:
-    """Write 512 pushes as protobuf and as JSON for the load generator."""
+    """Write pushes for the load generator: 512 plain ones, and 64 with own times."""
     protobuf, json = bodies(512)
+    own = own_time_bodies(64, 1)  # so that a tick sees ten steps of each rank, as in a real job
+    packed = [gzip.compress(body, 1) for body in own]
     return {
         "protobuf": write_requests(directory / "pb.bin", protobuf, PROTOBUF_TYPE, target),
         "JSON": write_requests(directory / "json.bin", json, JSON_TYPE, target),
+        OWN_TIMES: write_requests(directory / "own.bin", own, PROTOBUF_TYPE, target),
+        OWN_TIMES_GZIP: write_requests(
+            directory / "gz.bin", packed, PROTOBUF_TYPE, target, packed="gzip"
+        ),
     }
+
+
+def processor_us(bodies: list[bytes]) -> float:
+    """Return what a push of own times costs the processor with its verdicts, without a server."""
+    processor, judgement = (
+        FleetProcessor(ThresholdPolicy()),
+        Judgement(FleetConfig(), load_rates(None)),
+    )
+    processor.on_measurements = lambda request, cluster, now_s, _: judgement.take(
+        request, cluster, now_s
+    )
+    processor.on_own_times = judgement.take_own_times
+    taken: list[float] = []
+    for second in range(10):
+        for body in bodies[64 * second : 64 * (second + 1)]:
+            began = time.perf_counter()
+            processor.push(body, Encoding.PROTOBUF, None, 1e9 + second, 10**18)
+            taken.append((time.perf_counter() - began) * 1e6)
+        judgement.tick(1e9 + second + 0.5)
+    return float(np.median(taken[3 * 64 :]))
 
 
 def print_closed(runs: dict[tuple[str, str], dict[str, float]]) -> None:
@@ -221,11 +259,16 @@ def check_all(
         name = f"p99 at 2,000/s, {encoding} (constant answer {base_ms:.2f} ms)"
         passed = p99 < 20 or p99 <= 3 * base_ms
         results.append(check(name, p99, "ms", passed, "< 20 ms or <= 3x constant answer"))
+    own, plain = closed["Fleet", OWN_TIMES]["cpu_us"], ours
+    inside = processor_us(own_time_bodies(64, 10))
     results += [
+        check("own times of 8 ranks x 10 steps: processor", inside, "us", inside <= 60, "<= 60"),
+        check(f"own times: whole server ({own:.0f} us) / plain push", own / plain, "x",
+              own <= 80 or own <= 8 * plain, "<= 80 us or <= 8"),
         check("RSS with 10,000 nodes", memory_mb, "MB", memory_mb < 150, "< 150"),
         check("tick for 100,000 nodes", tick, "ms", tick < 10, "< 10"),
         check("errors", errors, "", not errors, "0"),
-    ]
+    ]  # fmt: skip
     return all(results)
 
 

@@ -91,13 +91,16 @@ def load(
     return result
 
 
-def write_requests(path: Path, bodies: list[bytes], content_type: str, target: str) -> Path:
-    """Write requests in the format of the load generator."""
+def write_requests(
+    path: Path, bodies: list[bytes], content_type: str, target: str, packed: str = ""
+) -> Path:
+    """Write requests in the format of the load generator; `packed` is their Content-Encoding."""
+    encoding = f"Content-Encoding: {packed}\r\n" if packed else ""
     with path.open("wb") as file:
         for body in bodies:
             head = (
                 f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: bench\r\n"
-                f"Content-Type: {content_type}\r\n"
+                f"Content-Type: {content_type}\r\n{encoding}"
                 f"Content-Length: {len(body)}\r\n\r\n"
             ).encode()
             file.write(struct.pack("<I", len(head) + len(body)) + head + body)

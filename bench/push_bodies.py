@@ -1,10 +1,20 @@
-"""Pushes for the benchmarks: the nine metrics that a reference agent sends for one node."""
+"""Pushes for the benchmarks: the nine metrics that a reference agent sends for one node.
+
+Own times are those of an agent with eight ranks and ten steps per second.
+"""
+
+import numpy as np
 
 from ingero.contract import names
+from ingero.contract.collective import CollectiveSource
+from ingero.contract.measurements.own_time import OwnTime
+from ingero.contract.measurements.ranks import RankReport, encode_rank
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_json, encode_protobuf
+from ingero.contract.types import Identity
 
 T0_NS = 1_800_000_000 * 10**9
+RANKS, STEPS = 8, 10
 
 
 def push(node: int, clusters: int = 4) -> otlp.MetricsRequest:
@@ -51,3 +61,47 @@ def bodies(count: int, clusters: int = 4) -> tuple[list[bytes], list[bytes]]:
     return [encode_protobuf(request) for request in requests], [
         encode_json(request) for request in requests
     ]
+
+
+def own_time_bodies(nodes: int, pushes: int) -> list[bytes]:
+    """Return pushes of own times: those of all nodes for one second, then for the next."""
+    chance = np.random.default_rng(1)
+    return [
+        encode_protobuf(
+            otlp.MetricsRequest(
+                tuple(
+                    encode_rank(_ranks_report(node, rank, nodes, STEPS * second, chance))
+                    for rank in range(RANKS)
+                )
+            )
+        )
+        for second in range(pushes)
+        for node in range(nodes)
+    ]
+
+
+def _ranks_report(
+    node: int, rank: int, nodes: int, first: int, chance: np.random.Generator
+) -> RankReport:
+    identity = Identity(
+        node=f"gpu-node-{node:05d}",
+        cluster="bench",
+        job="job-1",
+        rank=node * RANKS + rank,
+        local_rank=rank,
+        world_size=nodes * RANKS,
+        provider="lambda",
+        gpu_model="NVIDIA H100 80GB HBM3",
+    )
+    times = tuple(
+        OwnTime(
+            step=step,
+            own_ms=100.0 + float(chance.normal(0, 0.3)),
+            idle_ms=3.25 + rank * 0.01,
+            span_ms=130.5 + float(chance.normal(0, 0.1)),
+            end_ns=T0_NS + step * 10**8,
+            source=CollectiveSource.PLUGIN,
+        )
+        for step in range(first, first + STEPS)
+    )
+    return RankReport(identity, times, ())

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import integers, lists, tuples
+from hypothesis.strategies import integers, lists, sampled_from, tuples
 
-from ingero.core.robust import group_medians, nan_median, peer_medians
+from ingero.core.robust import group_medians, nan_median, peer_medians, sorted_order
 
 ROWS = lists(tuples(integers(0, 5), integers(0, 2**62)), max_size=40)
 
@@ -53,3 +53,14 @@ def test_a_single_row_has_no_peers() -> None:
 def test_nan_median_is_nan_where_nothing_is_finite() -> None:
     table = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, np.nan]])
     assert np.array_equal(nan_median(table, 0), [2.0, np.nan], equal_nan=True)
+
+
+@given(
+    lists(
+        tuples(*[integers(-3, 3) | sampled_from([-(2**63), 2**63 - 1, 70_000])] * 3),
+        max_size=20,
+    )
+)
+def test_the_order_of_several_keys_is_that_of_lexsort(rows: list[tuple[int, int, int]]) -> None:
+    keys = np.array(rows, np.int64).reshape(-1, 3).T
+    assert sorted_order(*keys).tolist() == np.lexsort(keys[::-1]).tolist()

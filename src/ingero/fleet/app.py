@@ -14,6 +14,7 @@ from ingero.config.fleet import FleetConfig
 from ingero.config.providers import load_providers
 from ingero.config.rates import load_rates
 from ingero.contract.exposition import render
+from ingero.contract.measurements.own_time_columns import OwnTimeColumns
 from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
@@ -102,6 +103,7 @@ class FleetService:
         self.enrolment = build_enrolment(config)
         if settings.verdict.enabled:
             self.processor.on_measurements = self._measured
+            self.processor.on_own_times = self._own_times
             self.receiver.verdict_texts = self.verdicts.texts
             self.receiver.ask_texts = self.verdicts.causes.texts
 
@@ -199,6 +201,9 @@ class FleetService:
         self, request: MetricsRequest, cluster: str, now_s: float, address: str | None
     ) -> None:
         self.judgement.take(request, cluster, now_s + self.unix_offset_s)
+
+    def _own_times(self, columns: OwnTimeColumns, body: bytes, cluster: str, now_s: float) -> None:
+        self.judgement.take_own_times(columns, body, cluster, now_s + self.unix_offset_s)
 
     def tick(self, now_s: float) -> None:
         """Recompute thresholds and verdicts; `now_s` is monotonic time."""

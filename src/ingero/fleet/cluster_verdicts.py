@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ingero.contract.collective import MAX_RANKS, CollectiveRecord
 from ingero.contract.measurements.own_time import OwnTime
+from ingero.contract.measurements.own_time_columns import OwnTimeColumns
 from ingero.contract.measurements.ranks import Measured
 from ingero.contract.verdict import Verdict, VerdictState
-from ingero.core.collectives.columns import Collectives, Recorder, from_records
+from ingero.core.collectives.columns import Collectives, Ints, Recorder, from_records
 from ingero.core.collectives.lag import measure_lag
 from ingero.core.collectives.live_arrivals import (
     NO_ARRIVALS,
@@ -122,6 +123,11 @@ class ClusterVerdicts:
         steps = np.array([-1 if each.step is None else each.step for each in own])
         counts = np.array([each.count for each in own])
         self.own_times.add(np.full(len(own), member), steps, counts, columns, now_s)
+
+    def add_own_time_columns(self, member: Ints, columns: OwnTimeColumns, now_s: float) -> None:
+        """Keep the own times of a whole push, each with its member."""
+        step, count, _ = columns.numbers
+        self.own_times.add(member, step, count, columns.times_ms / 1e3, now_s)
 
     def add_collectives(self, member: int, records: tuple[CollectiveRecord, ...]) -> int:
         """Keep collectives for the next tick; return how many there was room for."""
@@ -234,14 +240,18 @@ class ClusterVerdicts:
         member, step, count, (own_s, idle_s, span_s) = ready
         self.observed = (member, step, own_s)
         advance_s, start_late_s, enqueue_late_s = self.advances.means(member, step, count)
-        late = {each: self.lateness_s.get(each, math.nan) for each in np.unique(member).tolist()}
+        late = np.full(int(member.max()) + 1, math.nan)
+        if self.lateness_s:
+            late[[each for each in self.lateness_s if each < len(late)]] = [
+                late_s for each, late_s in self.lateness_s.items() if each < len(late)
+            ]
         batch = make_batch(
             member,
             own_s,
             step,
             idle_s=idle_s,
             span_s=span_s,
-            lateness_s=np.array([late[each] for each in member.tolist()]),
+            lateness_s=late[member],
             advance_s=advance_s,
             start_late_s=start_late_s,
             enqueue_late_s=enqueue_late_s,

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 from ingero.config.fleet import FleetConfig
 from ingero.config.rates import RateTable
 from ingero.contract.measurements.engines import is_of_engines
-from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.measurements.own_time_columns import OwnTimeColumns
+from ingero.contract.otlp.codec import decode_protobuf, encode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict, encode_one
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.fleet.episodes.book import EpisodeBook
 from ingero.fleet.episodes.files import EpisodeFiles
 from ingero.fleet.episodes.preamble import encode_preamble
+from ingero.fleet.intake.known_ranks import KnownRanks
 from ingero.fleet.silences.book import Silences
 from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
@@ -43,6 +45,7 @@ class Judgement:
         self.episodes = EpisodeBook(preamble)
         kept_in = None if verdict.state_dir is None else verdict.state_dir / "episodes"
         self.episode_files = EpisodeFiles(self.episodes, kept_in)
+        self._known = KnownRanks()
         self.alerts = _build_alerts(config, verdict.state_dir)
         self.inputs: InputLog | None = None
         if verdict.record_inputs is not None:
@@ -56,6 +59,17 @@ class Judgement:
             self.episodes.push(request, cluster, at_s, is_first=is_first)
         self.verdicts.take(request, cluster, at_s)
         self.verdicts.causes.take(request, cluster, at_s)
+
+    def take_own_times(
+        self, columns: OwnTimeColumns, body: bytes, cluster: str, at_s: float
+    ) -> None:
+        """Take a push of own times, `body`; those of new or changed ranks are decoded in full."""
+        if not self._known.take(self.verdicts, columns, cluster, at_s):
+            self.take(decode_protobuf(MetricsRequest, body), cluster, at_s)
+            self._known.learn(self.verdicts, columns, cluster)
+            return
+        self._record(PUSH, at_s, cluster, lambda: body)
+        self.episodes.push_encoded(body, cluster, at_s)
 
     def tick(self, now_s: float) -> list[tuple[str, Verdict]]:
         """Run one tick of the engines; record, keep and return the verdicts that changed."""

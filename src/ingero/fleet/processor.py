@@ -12,8 +12,12 @@ from enum import IntEnum
 
 import msgspec
 
+from ingero.contract.measurements.own_time_columns import (
+    OwnTimeColumns,
+    decode_own_time_columns,
+)
 from ingero.contract.measurements.ranks import split_measurements
-from ingero.contract.names import DEFAULT_CLUSTER
+from ingero.contract.names import DEFAULT_CLUSTER, STEP_OWN_TIME_MS
 from ingero.contract.otlp.body import Encoding, PartialSuccess, decode
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import (
@@ -31,6 +35,7 @@ from ingero.core.health.threshold import (
     reason_without_quorum,
     update_threshold,
 )
+from ingero.fleet.intake.known_reports import KnownReports
 from ingero.fleet.roster import Put, Roster
 from ingero.transport.otlp.decoding import finish
 
@@ -129,6 +134,9 @@ def no_measurements(
     """Ignore measurements: the default where no verdict service reads them."""
 
 
+TakeOwnTimes = Callable[[OwnTimeColumns, bytes, str, float], None]
+
+
 class FleetProcessor:
     """Computes the threshold of every cluster from the scores that its nodes push."""
 
@@ -146,6 +154,9 @@ class FleetProcessor:
         self.expected_nodes = expected_nodes
         self.max_clusters = max_clusters
         self.on_measurements = on_measurements
+        # Takes pushes of own times as columns, and without it they go to `on_measurements`.
+        self.on_own_times: TakeOwnTimes | None = None
+        self._known = KnownReports(max_nodes)
         self.clusters: dict[str, Cluster] = {}
         self.nodes = 0  # of all clusters
         self.counters = Counters()
@@ -166,14 +177,60 @@ class FleetProcessor:
         is_json = encoding is Encoding.JSON
         plain = decode_plain_push(body, is_json)
         if plain is None:
-            request = decode(MetricsRequest, body, encoding)
-            return self.take(request, cluster, now_s, wall_ns, address)
+            return self._push_other(body, encoding, cluster, now_s, wall_ns, address)
         report, lead = plain
         found = self.clusters.get(cluster or report.cluster or "")
         if found is None or found.served is COLD_START:  # a first push may set the threshold
             first = Push((report,), False, (), lead)
             return finish(self._apply(first, cluster, now_s, wall_ns))
         return self._put_plain(found, report, lead, now_s, wall_ns)
+
+    def _push_other(
+        self,
+        body: bytes,
+        encoding: Encoding,
+        cluster: str | None,
+        now_s: float,
+        wall_ns: int,
+        address: str | None,
+    ) -> Taken:
+        """Handle a request that is no plain push; own times of known ranks are not decoded."""
+        columns = None
+        if self.on_own_times is not None and encoding is Encoding.PROTOBUF:
+            columns = decode_own_time_columns(body)
+        if columns is None or self.on_own_times is None:
+            request = decode(MetricsRequest, body, encoding)
+            return self.take(request, cluster, now_s, wall_ns, address)
+        reports = self._known.find(columns.resources)
+        if reports is None:
+            request = decode(MetricsRequest, body, encoding)
+            self._known.learn(columns.resources, decode_push(request))
+            return self.take(request, cluster, now_s, wall_ns, address)
+        taken = self._touch(reports, cluster, now_s)
+        if taken is None:
+            push = Push(reports, True, (), STEP_OWN_TIME_MS)
+            taken = finish(self._apply(push, cluster, now_s, wall_ns))
+        self.on_own_times(columns, body, taken.cluster, now_s)
+        return taken
+
+    def _touch(
+        self, reports: tuple[NodeReport, ...], cluster: str | None, now_s: float
+    ) -> Taken | None:
+        """Do what `_apply` does for ranks of one known node; None where they are not that."""
+        node, own = reports[0].node, reports[0].cluster
+        found = self.clusters.get(cluster or own or "")
+        row = None if found is None else found.roster.rows.get(node)
+        if found is None or row is None:
+            return None
+        for report in reports:
+            if report.node != node or report.cluster != own or report.score is not None:
+                return None
+        self.counters.tally[Tally.PUSHES] += 1
+        if own is not None and own != found.name:
+            self.counters.tally[Tally.MISMATCHED] += len(reports)
+        found.roster.touch(row, len(reports), now_s)
+        self.counters.puts[Put.STORED] += len(reports)
+        return Taken(found.name, node, STEP_OWN_TIME_MS)
 
     def _put_plain(
         self, cluster: Cluster, report: NodeReport, lead: str, now_s: float, wall_ns: int

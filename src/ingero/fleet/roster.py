@@ -119,6 +119,11 @@ class Roster:
         self.reports[row] = report
         return Put.STORED
 
+    def touch(self, row: int, pushes: int, now_s: float) -> None:
+        """Do what `put` does with reports of one known node that have no score and no event."""
+        self.seen_s[row] = now_s
+        self.pushes[row] += pushes
+
     def _admit(self, report: NodeReport, now_s: float) -> int | None:
         if len(self.rows) >= self.max_nodes:
             return None

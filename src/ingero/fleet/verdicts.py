@@ -159,7 +159,7 @@ class VerdictService:
     def _take_measured(
         self, found: "ClusterVerdicts", cluster: str, measured: Measured, now_s: float
     ) -> None:
-        member = self._member(found, cluster, measured)
+        member = self.member_of(found, cluster, measured)
         if member is None:
             self.counters.malformed += 1
             return
@@ -179,7 +179,7 @@ class VerdictService:
             self.counters.collectives += taken
             self.counters.overflow += len(measured.collectives) - taken
 
-    def _member(
+    def member_of(
         self, found: "ClusterVerdicts", cluster: str, measured: Measured
     ) -> "Member | None":
         """Return the member that measured, or None without a valid node, job and role."""

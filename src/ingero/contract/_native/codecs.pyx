@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Compiled codecs. Each has a pure-Python twin, which is the fallback and the test oracle."""
 
+from libc.math cimport NAN
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc
@@ -16,6 +17,7 @@ include "push_protobuf.pxi"
 include "json_tokens.pxi"
 include "push_json.pxi"
 include "push.pxi"
+include "own_times.pxi"
 include "column_buffers.pxi"
 include "column_rows.pxi"
 include "columns.pxi"

@@ -8,7 +8,9 @@ cdef struct Attribute:
     Slice key
     Slice text
     bint has_text
+    bint has_real
     Number number
+    double real
 
 
 cdef struct Point:

@@ -20,7 +20,7 @@ cdef int _read_attribute(Slice message, Attribute* out) noexcept nogil:
             if at == NULL or not is_plain_ascii(out.key):
                 return -1
         elif tag == 18:
-            if out.has_text or out.number.is_set:
+            if out.has_text or out.number.is_set or out.has_real:
                 return -1
             at = read_slice(at, end, &value)
             if at == NULL:
@@ -31,7 +31,7 @@ cdef int _read_attribute(Slice message, Attribute* out) noexcept nogil:
                 inner = read_varint(inner, inner_end, &tag)
                 if inner == NULL:
                     return -1
-                if out.has_text or out.number.is_set:
+                if out.has_text or out.number.is_set or out.has_real:
                     return -1  # a value set twice: rare enough for the full decoder
                 if tag == 10:
                     inner = read_slice(inner, inner_end, &out.text)
@@ -45,6 +45,8 @@ cdef int _read_attribute(Slice message, Attribute* out) noexcept nogil:
                     out.number.is_set = True
                     out.number.value = <int64_t>number
                 elif tag == 33 and inner_end - inner == 8:
+                    memcpy(&out.real, inner, 8)
+                    out.has_real = True
                     inner += 8
                 else:
                     return -1

@@ -202,12 +202,17 @@ class StepAdvances:
 
     def is_pending(self, member: Ints, step: Ints, count: Ints) -> Mask:
         """Return of which points, of `count` steps each, collectives are still awaited."""
+        if not len(self._pending):
+            return np.zeros(len(step), bool)
         first = step_keys(member, step)
         low, high = (np.searchsorted(self._pending, each) for each in (first, first + count))
         return np.asarray(high > low, bool) & (step >= 0)
 
     def means(self, member: Ints, step: Ints, count: Ints) -> tuple[Floats, Floats, Floats]:
         """Return mean advance, start and enqueue lateness of the steps of points, or NaN."""
+        if not len(self._found.key):
+            unknown = np.full(len(step), np.nan)
+            return unknown, unknown, unknown
         first = step_keys(member, step)
         low, high = (np.searchsorted(self._found.key, each) for each in (first, first + count))
         found = np.where(step >= 0, high - low, 0)

@@ -37,6 +37,10 @@ class OwnTimeQueue:
             first = np.full(int(member.max()) + 1, len(member))
             np.minimum.at(first, member[waits], np.flatnonzero(waits))
             waits = np.arange(len(member)) >= first[member]
+        else:
+            keys, values = self._keys, self._values
+            self._keys, self._values, self._arrived = keys[:, :0], values[:, :0], np.empty(0)
+            return keys[0], keys[1], keys[2], values
         ready, values = self._keys[:, ~waits], self._values[:, ~waits]
         self._keys, self._values = self._keys[:, waits], self._values[:, waits]
         self._arrived = self._arrived[waits]
@@ -53,8 +57,10 @@ class OwnTimeQueue:
         if not self._parts:
             return
         parts, self._parts = self._parts, []
-        keys = [np.array(part[:3], np.int64) for part in parts]
-        self._keys = np.concatenate([self._keys, *keys], axis=1)
+        self._keys = np.array(
+            [np.concatenate([self._keys[row], *(part[row] for part in parts)]) for row in range(3)],
+            np.int64,
+        )
         self._values = np.concatenate([self._values, *(part[3] for part in parts)], axis=1)
-        arrived = [np.full(len(part[0]), part[4]) for part in parts]
-        self._arrived = np.concatenate([self._arrived, *arrived])
+        arrived = np.repeat([part[4] for part in parts], [len(part[0]) for part in parts])
+        self._arrived = np.concatenate([self._arrived, arrived])

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import Column, Index, nan_median
+from ingero.core.robust import Column, Index, nan_median, sorted_order
 
 STEPS: Final = 300
 MAX_MEMBERS: Final = 4096  # 10 MB; ranks beyond that are not drawn
@@ -29,17 +29,31 @@ class StepStrip:
 
         `owners` says whose an index is: what another owner had there is forgotten.
         """
-        for index in np.unique(member[member < MAX_MEMBERS]).tolist():
-            self._grow(index + 1)
+        drawn = np.flatnonzero(member < MAX_MEMBERS)
+        if not len(drawn):
+            return
+        drawn = drawn[sorted_order(member[drawn])]
+        counts = np.bincount(member[drawn])
+        indexes = np.flatnonzero(counts)
+        counts = counts[indexes]
+        self._grow(int(indexes[-1]) + 1)
+        self._adopt(indexes, owners)
+        held = np.minimum(counts, STEPS)
+        turn = np.arange(len(drawn)) - np.repeat(np.cumsum(counts) - held, counts)
+        drawn, turn = drawn[turn >= 0], turn[turn >= 0]  # the last ones of each member
+        row = member[drawn]
+        turn += self._count[row]
+        number = step[drawn]
+        self._step[row, turn % STEPS] = np.where(number < 0, turn, number)
+        self._own_s[row, turn % STEPS] = own_s[drawn]
+        self._count[indexes] += held
+
+    def _adopt(self, indexes: Index, owners: Mapping[int, Hashable]) -> None:
+        """Forget what another owner had at these indexes."""
+        for index in indexes.tolist():
             if self._owners.get(index) != owners.get(index):
                 self._owners[index] = owners.get(index)
                 self._step[index], self._own_s[index], self._count[index] = -1, np.nan, 0
-            mine = np.flatnonzero(member == index)[-STEPS:]
-            turn = int(self._count[index]) + np.arange(len(mine))
-            number = step[mine]
-            self._step[index, turn % STEPS] = np.where(number < 0, turn, number)
-            self._own_s[index, turn % STEPS] = own_s[mine]
-            self._count[index] += len(mine)
 
     def percentages(
         self, members: Index, after: int | None = None

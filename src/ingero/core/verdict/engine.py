@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict
-from ingero.core.robust import Column
+from ingero.core.robust import Column, Index
 from ingero.core.verdict import baseline
 from ingero.core.verdict.episodes import Episodes
 from ingero.core.verdict.fast_channel import recent_effect
@@ -93,6 +93,19 @@ class VerdictEngine:
         if member.rank is not None and silent_s > patience_s:
             registry.claim_rank(index, now_s - self._forget_s()[registry.rows.cohort[index]] - 1.0)
         return index
+
+    def refresh(self, members: Index, now_s: float) -> bool:
+        """Do what `register` does for members that are registered with the same labels.
+
+        False means that nothing was done and that each of them must be registered.
+        """
+        rows, cohorts = self.registry.rows, self.registry.cohorts
+        cohort = rows.cohort[members]
+        patience_s = np.maximum(self.policy.stale_s, cohorts.patience_s[cohort])
+        if (now_s - rows.last_seen_s[members] > patience_s).any():
+            return False
+        cohorts.last_report_s[cohort] = now_s
+        return True
 
     def observe(self, batch: SampleBatch, now_s: float) -> None:
         """Take samples. `now_s` is the receiver's clock; senders' clocks are never compared."""

@@ -66,6 +66,7 @@ class MemberRegistry:
     def __init__(self, policy: VerdictPolicy | None = None) -> None:
         self.policy = policy or VerdictPolicy()
         self.members: list[Member] = []
+        self.changes = 0  # of rows given to members, of their labels, and of rows freed
         self.rows = MemberRows()
         self.cohorts = CohortRows()
         self.cohorts.append()  # cohort 0 and job 0 belong to free rows
@@ -199,6 +200,7 @@ class MemberRegistry:
 
     def _release(self, members: Index) -> list[int]:
         freed: list[int] = members.tolist()
+        self.changes += len(freed)
         for index in freed:
             member = self.members[index]
             del self._member_index[member.key]
@@ -210,6 +212,7 @@ class MemberRegistry:
 
     def _place(self, index: int, member: Member, now_s: float) -> None:
         """Write what the labels of a member say into its row."""
+        self.changes += 1
         cohort = self._cohort_index.get(member.cohort)
         if cohort is None:
             cohort = self._new_cohort(member.cohort)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import Column, Index
+from ingero.core.robust import Column, Index, sorted_order
 
 UNNUMBERED = -1  # a step that its sender did not number
 SHORTEST_S, LONGEST_S = 1e-9, 1e6  # an own time outside this range is not a measurement
@@ -99,7 +99,7 @@ class FrameBuffer:
         if batch is None:
             return []
         cohort = cohort_of[batch.member]
-        order = np.lexsort((batch.member, batch.step, cohort))
+        order = sorted_order(cohort, batch.step, batch.member)
         batch, arrived, cohort = select(batch, order), arrived[order], cohort[order]
         same = (cohort[1:] == cohort[:-1]) & (batch.step[1:] == batch.step[:-1])
         repeated = np.zeros(len(batch), bool)

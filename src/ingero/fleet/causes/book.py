@@ -115,6 +115,12 @@ class CauseBook:
                     kept.at_s = now_s
                     kept.values[:] = [found.signals.get(one, math.nan) for one in _ORDER]
 
+    def note_steps(self, steps: Iterable[tuple[RankKey, float]]) -> None:
+        """Note how long the last step of each rank took; NaN where that is not known."""
+        for key, step_ms in steps:
+            if step_ms > 0.0:
+                self._rank(key).step_ms = step_ms
+
     def tick(self, verdicts: Iterable[tuple[str, Verdict]], now_s: float) -> list[EpisodeKey]:
         """Decide what is asked now; return the episodes with a new cause."""
         by_node: dict[tuple[str, str], list[Ask]] = {}

@@ -67,6 +67,12 @@ class EpisodeBook:
         except OverflowError:  # a number beyond 64 bits: without it no replay is the same
             del self._open[cluster]
 
+    def push_encoded(self, body: bytes, cluster: str, at_s: float) -> None:
+        """Keep a push as it was received; the cluster is known already."""
+        segment = self._open.get(cluster)
+        if segment is not None:
+            segment.push_encoded(at_s, body)
+
     def tick(
         self,
         verdicts: VerdictService,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _encode = msgspec.msgpack.Encoder().encode
 _DECODER = msgspec.msgpack.Decoder(MetricsRequest)
+_ENCODED: Final = "encoded push"  # a push that needs no encoding any more
 _FRAME_BYTES: Final = 64  # of memory for each input, besides its body
 
 
@@ -47,6 +48,10 @@ class Segment:
     def push(self, at_s: float, request: MetricsRequest) -> None:
         """Keep one push; raises OverflowError for a number that no recording can hold."""
         self._add(PUSH, at_s, _encode(request))
+
+    def push_encoded(self, at_s: float, body: bytes) -> None:
+        """Keep one push as it was received, in protobuf."""
+        self._add(_ENCODED, at_s, body)
 
     def tick(self, at_s: float) -> None:
         """Keep that the engine was ticked."""
@@ -87,7 +92,7 @@ class Segment:
             yield encode_frame(STATE, self.began_s, self.cluster, state)
         for kind, at_s, body in inputs:
             plain = encode_protobuf(_DECODER.decode(body)) if kind == PUSH else body
-            yield encode_frame(kind, at_s, self.cluster, plain)
+            yield encode_frame(PUSH if kind == _ENCODED else kind, at_s, self.cluster, plain)
 
 
 def join_segments(preamble: bytes, segments: list[Segment]) -> bytes:
