@@ -22,7 +22,7 @@ def test_rules_of_the_package_are_those_of_the_repository(name: str) -> None:
 def test_each_service_alone_has_the_ports_of_the_table() -> None:
     listeners = {each.name: parse_address(each.endpoint)[1] for each in FleetConfig().listeners()}
     assert listeners == ports_alone(FLEET)
-    echo = EchoConfig()
+    echo = EchoConfig(insecure_no_tls=True, auth_token_file=Path("x"))
     found = {
         "grpc": echo.otlp_addr,
         "http": echo.otlp_http_addr,

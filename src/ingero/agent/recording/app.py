@@ -30,6 +30,9 @@ from ingero.storage.trace.database import Batch, RecordingState, Row, TraceDb, i
 from ingero.storage.trace.writer import SizePolicy, TraceWriter
 
 TICK_S: Final = 1.0
+# While little happens, the rings of the kernel have room for much longer, and polling is the cost.
+QUIET_POLL_S: Final = 0.1
+QUIET_RECORDS: Final = 200  # per second
 _SESSION_COLUMNS: Final = (
     "started_at", "gpu_model", "gpu_driver", "cpu_model", "cpu_cores", "mem_total", "kernel",
     "os_release", "ingero_ver", "pid_filter", "flags", "node", "rank", "local_rank", "world_size",
@@ -151,14 +154,18 @@ class TraceApp:
         ends_s = (
             None if self.options.duration_s is None else self._began_s + self.options.duration_s
         )
+        pause_s, counted = POLL_INTERVAL_S, 0
         try:
-            while not stop.wait(POLL_INTERVAL_S):
+            while not stop.wait(pause_s):
                 now_s = time.monotonic()
                 self._move(on_events)
                 if now_s >= next_tick_s:
                     self._tick()
                     on_tick(self.view())
                     next_tick_s = max(next_tick_s + TICK_S, now_s)
+                    before, counted = counted, self._records()
+                    is_quiet = counted - before < QUIET_RECORDS
+                    pause_s = QUIET_POLL_S if is_quiet else POLL_INTERVAL_S
                 if ends_s is not None and now_s >= ends_s:
                     break
             self._move(on_events)
@@ -166,6 +173,10 @@ class TraceApp:
             return self.view()
         finally:
             self._finish()
+
+    def _records(self) -> int:
+        totals = self.recorder.totals
+        return totals.events + totals.collectives
 
     def _move(self, on_events: OnEvents | None) -> None:
         traced = self._feed.poll()
