@@ -158,6 +158,10 @@ bench-fleet: $(READY) ## measure what a push costs Fleet, compared with a consta
 bench-page: $(READY) ## measure what 20 open pages of 10,000 nodes cost Fleet, and a paint of the map; PASS or FAIL per requirement
 	nice $(BIN)/python -m bench.page
 
+.PHONY: bench-agent
+bench-agent: $(READY) ## measure memory and CPU time of an idle agent with all parts (probes need root); fails above 150 MB or 1 %
+	$(BIN)/python -m bench.agent
+
 .PHONY: bench-install
 bench-install: $(READY) ## measure the disk space of an installation from the wheel, without and with Echo; PASS or FAIL per requirement
 	nice $(BIN)/python -m bench.install_size

@@ -13,6 +13,7 @@ from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.errors import AuthError, Unavailable
 from ingero.transport import uds
+from ingero.transport.local import listener
 from ingero.transport.uds import MAX_QUEUED_LINES, LineServer
 
 
@@ -161,7 +162,7 @@ async def test_other_users_are_refused_by_their_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path / "s.sock") as server:
-        monkeypatch.setattr(uds, "_CREDENTIALS", _Stranger())
+        monkeypatch.setattr(listener, "_CREDENTIALS", _Stranger())
         reader, writer = await asyncio.open_unix_connection(server.path)
         READERS.append(writer)
         assert await reader.read() == b""

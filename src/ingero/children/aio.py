@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from asyncio.subprocess import Process
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,4 +61,8 @@ async def start_part(command: list[str], link: int, capabilities: Sequence[int])
         follow_parent()
         keep_capabilities(capabilities)
 
-    return await asyncio.create_subprocess_exec(*command, pass_fds=[link], preexec_fn=prepare)
+    # threads that wait most of the time need no heap of their own each
+    environment = {"MALLOC_ARENA_MAX": "1", **os.environ}
+    return await asyncio.create_subprocess_exec(
+        *command, pass_fds=[link], preexec_fn=prepare, env=environment
+    )

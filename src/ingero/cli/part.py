@@ -1,6 +1,5 @@
 """A part of `ingero agent`, run by its supervisor: `python -m ingero.cli.part LINK ORDER`."""
 
-import asyncio
 import signal
 import sys
 from pathlib import Path
@@ -37,11 +36,15 @@ def _run(order: Order, link: PartLink) -> None:
 
         run_recorder(config, database, link)
     elif order.part == PUSHER:
+        import asyncio
+
         from ingero.agent.service.pusher import run_pusher
 
         settings = pusher_settings(config, order)
         asyncio.run(run_pusher(settings, lambda: pusher_settings(read(), order), link))
     elif order.part == API:
+        import asyncio
+
         from ingero.agent.service.node_api import run_api
 
         asyncio.run(run_api(config, database, link))

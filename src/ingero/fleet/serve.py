@@ -1,12 +1,12 @@
 """`ingero-fleet serve`: check what a start would read, run until a signal, reload on SIGHUP."""
 
 import asyncio
-import ctypes
 import gc
 import signal
 from collections.abc import Callable
 from functools import partial
 
+from ingero.children.memory import return_freed_memory
 from ingero.config.fleet import FleetConfig
 from ingero.config.fleet_exporters import ForwardExporterConfig
 from ingero.config.providers import load_providers
@@ -45,14 +45,6 @@ def check_files(config: FleetConfig) -> None:
             raise ConfigError(f"{key}: {error}") from None
 
 
-def _return_freed_memory() -> None:
-    """Give the kernel back what the start took and does not need any more."""
-    gc.collect()
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):  # glibc only
-        libc.malloc_trim(0)
-
-
 async def serve(
     config: FleetConfig,
     on_started: Callable[[FleetService], None],
@@ -68,7 +60,7 @@ async def serve(
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, service.reload)
     await service.start()
-    _return_freed_memory()
+    return_freed_memory()
     gc.freeze()  # objects of the start stay alive, so the collector need not scan them
     gc.set_threshold(20_000, 5, 200)  # no ordinary run scans more than 100,000 objects
     on_started(service)

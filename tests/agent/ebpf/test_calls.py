@@ -221,7 +221,7 @@ def test_kernel_side_loss_is_counted_per_ring_when_rings_are_not_drained(job, tr
         pids=(process.pid,),
         record_everything=True,
         layers=frozenset({"runtime"}),
-        ring_bytes=(("calls_ring", 4096),),
+        map_sizes=(("calls_ring", 4096),),
     )
     process.do("burst.burst(address(rt.cudaLaunchKernel), 1000, 0)")
     tracing.poll()
@@ -296,7 +296,7 @@ def test_used_memory_of_a_ring_does_not_shine_through_must_5(job, trace) -> None
     process = job()
     process.do(RUNTIME + "nccl = load('libnccl.so.2')")
     small = (("calls_ring", 4096), ("nccl_ring", 4096))
-    tracing = trace(pids=(process.pid,), record_everything=True, ring_bytes=small)
+    tracing = trace(pids=(process.pid,), record_everything=True, map_sizes=small)
     for turn in range(1, 11):
         process.do("[rt.cudaMemcpy(P(-1), P(-1), S((1 << 63) - 1), I(-1)) for _ in range(20)]")
         process.do(

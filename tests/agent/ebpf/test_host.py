@@ -165,7 +165,7 @@ def test_processes_have_a_ring_of_their_own_and_what_it_loses_is_counted_must_10
         pids=(process.pid,),
         record_everything=True,
         rescan_s=1000.0,
-        ring_bytes=(("critical_ring", 4096),),
+        map_sizes=(("critical_ring", 4096),),
     )
     # a flood elsewhere costs nothing here
     process.do("[rt.cudaDeviceSynchronize() for _ in range(5000)]")

@@ -42,7 +42,7 @@ def open_descriptors() -> list[str]:
 @pytest.mark.parametrize("ring", ["calls_ring", "nccl_ring", "critical_ring"])
 def test_a_ring_of_a_size_the_kernel_refuses(ring: str) -> None:
     with pytest.raises(Unavailable, match=ring):
-        LoadedProbes(TracePolicy(ring_bytes=((ring, 5000),)))
+        LoadedProbes(TracePolicy(map_sizes=((ring, 5000),)))
 
 
 def test_a_file_that_is_no_object(tmp_path: Path) -> None:

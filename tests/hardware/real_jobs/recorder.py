@@ -185,7 +185,7 @@ def unpack(archive: Path, folder: Path) -> list[str]:
         for ring, records in rings.items():
             header = bytearray(lzma.decompress(files[f"{ring}.head.xz"]))
             (target / ring).write_bytes(
-                ring_bytes(header, records, mark["heads"].get(ring, 0), index["cap"])
+                map_sizes(header, records, mark["heads"].get(ring, 0), index["cap"])
             )
             (target / ring).chmod(0o600)
     for name, data in files.items():
@@ -194,7 +194,7 @@ def unpack(archive: Path, folder: Path) -> list[str]:
     return [mark["name"] for mark in index["marks"]]
 
 
-def ring_bytes(header: bytearray, records: Records, head: int, cap: int) -> bytes:
+def map_sizes(header: bytearray, records: Records, head: int, cap: int) -> bytes:
     """Return a ring file that holds the newest records before `head`, at most `cap` of them."""
     oldest = max(head - cap, 0)
     chosen = records[(records["stamp"] <= head) & (records["stamp"] > oldest)]

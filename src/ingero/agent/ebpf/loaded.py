@@ -66,7 +66,7 @@ class LoadedProbes:
         self._layers = policy.layers
         constants, missing = resolve_features(kernel_btf(), policy.layers)
         constants["functions"] = encode_functions(MACHINE, stacks=policy.stacks)
-        self._object = ProbeObject(str(path), constants, dict(policy.ring_bytes))
+        self._object = ProbeObject(str(path), constants, dict(policy.map_sizes))
         self._opened = contextlib.ExitStack()
         self._opened.callback(self._object.close)
         try:

@@ -39,7 +39,7 @@ class TracePolicy:
     max_processes: int = 1024
     keep_ended_s: float = 10.0  # how long the counts of a process that ended stay readable
     budget_share: float | None = 0.01  # of one core, per process; None: no governor
-    ring_bytes: tuple[tuple[str, int], ...] = ()
+    map_sizes: tuple[tuple[str, int], ...] = ()  # bytes of rings, entries of other maps
 
     def recording(self, number: int) -> Recording:
         """Return which calls of one function become records."""

@@ -30,6 +30,9 @@ from ingero.errors import IngeroError, Unavailable
 _EXEC, _FORK = 5, 7
 # scans until the mappings of a process with all libraries are read again
 _SETTLED_SCANS: Final = 10
+SCAN_SHARE: Final = 0.01  # of one CPU that scans may take
+IDLE_SCAN_SHARE: Final = 0.002
+LONGEST_SCAN_PAUSE: Final = 5  # times the usual one
 
 
 class ProcessTracker:
@@ -59,6 +62,7 @@ class ProcessTracker:
         """
         if now_s < self._next_scan_s:
             return
+        began_s = time.thread_time()
         for pid, process in list(self.processes.items()):
             if running_since(pid) != process.started:
                 self._drop(pid)
@@ -69,7 +73,11 @@ class ProcessTracker:
         self._probes.table.give_back(self._closer.freed())
         candidates = self._roots if self.policy.pids is not None else {*process_ids(), *self._roots}
         self._rescan([pid for pid in candidates if self._wanted(pid)], now_s)
-        self._next_scan_s = time.monotonic() + self.policy.rescan_s
+        # while nothing is traced, looking for the first process is all that a scan does
+        share = SCAN_SHARE if self.processes else IDLE_SCAN_SHARE
+        usual_s = self.policy.rescan_s
+        pause_s = min((time.thread_time() - began_s) / share, LONGEST_SCAN_PAUSE * usual_s)
+        self._next_scan_s = time.monotonic() + max(usual_s, pause_s)
 
     def _rescan(self, pids: list[int], now_s: float) -> None:
         """Read the mappings of processes whose mapped size changed.

@@ -21,6 +21,8 @@ from ingero.errors import AuthError, ForeignFile, IngeroError, Unavailable
 
 SCAN_INTERVAL_S = 1.0
 SCAN_SHARE = 0.05  # of one CPU: a folder with very many files is listed less often
+IDLE_SCAN_SHARE = 0.002  # while there is no ring
+LONGEST_IDLE_PAUSE_S = 5.0
 LIVENESS_INTERVAL_S = 0.05  # between checks whether a process still runs
 MAX_RINGS = 1024
 MAX_RINGS_PER_USER = 256
@@ -126,7 +128,10 @@ class Rings:
             self._scan(now_s)
             self._remove_finished(now_s)
             cost_s = time.thread_time() - before_s
-            self._scan_at_s = now_s + max(SCAN_INTERVAL_S, cost_s / SCAN_SHARE)
+            pause_s = cost_s / SCAN_SHARE
+            if not self._open and not self._finished and not self.left_out:
+                pause_s = min(cost_s / IDLE_SCAN_SHARE, LONGEST_IDLE_PAUSE_S)
+            self._scan_at_s = now_s + max(SCAN_INTERVAL_S, pause_s)
         batches, waiting = [], {}
         for key, ring in list(self._open.items()):
             if self.cpu.allows(ring.uid, now_s) and self.records.allows(ring.uid, now_s):

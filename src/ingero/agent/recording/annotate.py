@@ -28,7 +28,7 @@ from ingero.contract.annotations import (
 from ingero.errors import AuthError, IngeroError, MalformedInput
 from ingero.storage.caller import caller
 from ingero.storage.trace.database import Row, insert_sql
-from ingero.transport.uds import open_listener, peer_credentials
+from ingero.transport.local.listener import open_listener, peer_credentials
 
 READ_BYTES: Final = 64 * 1024  # per connection and poll
 INSERT_ANNOTATION: Final = insert_sql(

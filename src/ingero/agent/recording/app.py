@@ -31,7 +31,7 @@ from ingero.storage.trace.writer import SizePolicy, TraceWriter
 
 TICK_S: Final = 1.0
 # While little happens, the rings of the kernel have room for much longer, and polling is the cost.
-QUIET_POLL_S: Final = 0.1
+QUIET_POLL_S: Final = 0.2
 QUIET_RECORDS: Final = 200  # per second
 _SESSION_COLUMNS: Final = (
     "started_at", "gpu_model", "gpu_driver", "cpu_model", "cpu_cores", "mem_total", "kernel",
@@ -147,21 +147,30 @@ class TraceApp:
             raise
 
     def run(
-        self, stop: threading.Event, on_tick: OnTick, on_events: OnEvents | None = None
+        self,
+        stop: threading.Event,
+        on_tick: OnTick,
+        on_events: OnEvents | None = None,
+        ticks_per_view: int = 1,
     ) -> TraceView:
-        """Trace until `stop` is set or the time is over; return the final state."""
+        """Trace until `stop` is set or the time is over; return the final state.
+
+        `on_tick` is called once per `ticks_per_view` ticks, the first time after the first one.
+        """
         next_tick_s = time.monotonic() + TICK_S
         ends_s = (
             None if self.options.duration_s is None else self._began_s + self.options.duration_s
         )
-        pause_s, counted = POLL_INTERVAL_S, 0
+        pause_s, counted, ticks = POLL_INTERVAL_S, 0, 0
         try:
             while not stop.wait(pause_s):
                 now_s = time.monotonic()
                 self._move(on_events)
                 if now_s >= next_tick_s:
                     self._tick()
-                    on_tick(self.view())
+                    if ticks % ticks_per_view == 0:
+                        on_tick(self.view())
+                    ticks += 1
                     next_tick_s = max(next_tick_s + TICK_S, now_s)
                     before, counted = counted, self._records()
                     is_quiet = counted - before < QUIET_RECORDS

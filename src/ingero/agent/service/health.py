@@ -15,7 +15,7 @@ from ingero.contract.exposition import CONTENT_TYPE
 from ingero.contract.names import JSON_TYPE
 from ingero.errors import Unavailable
 from ingero.transport.bounded import read_response_body
-from ingero.transport.uds import open_listener
+from ingero.transport.local.listener import open_listener
 
 SOCKET_NAME: Final = "agent.sock"
 TIMEOUT_S: Final = 5.0

@@ -3,7 +3,6 @@
 Both halves: one JSON object per line, over a socket that the part inherits.
 """
 
-import asyncio
 import contextlib
 import socket
 from typing import Final
@@ -11,7 +10,6 @@ from typing import Final
 import msgspec
 
 BEAT_S: Final = 5.0
-MAX_LINE_BYTES: Final = 4 << 20
 
 
 class Beat(msgspec.Struct, omit_defaults=True):
@@ -41,27 +39,3 @@ def decode_beat(line: bytes) -> Beat | None:
         return msgspec.json.decode(line, type=Beat)
     except msgspec.DecodeError:
         return None
-
-
-class SupervisorLink:
-    """The supervisor's end; `theirs` is the end that a new part inherits."""
-
-    def __init__(
-        self, theirs: socket.socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.theirs, self._reader = theirs, reader
-        self._writer = writer  # the connection is closed as soon as nobody holds it
-
-    async def read(self) -> bytes:
-        """Return the next line; empty when the part has ended."""
-        return await self._reader.readline()
-
-    def close(self) -> None:
-        """Close this end."""
-        self._writer.close()
-
-
-async def open_link() -> SupervisorLink:
-    """Return a new connection to a part."""
-    ours, theirs = socket.socketpair()
-    return SupervisorLink(theirs, *await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES))

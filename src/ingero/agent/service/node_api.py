@@ -9,6 +9,7 @@ from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.identity import default_node
 from ingero.agent.host.machine import driver_version
 from ingero.agent.service.link import BEAT_S, Beat, PartLink
+from ingero.children.memory import return_freed_memory
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.node_api import GpuInfo
 from ingero.errors import Unavailable
@@ -47,6 +48,7 @@ async def run_api(config: IngeroConfig, database: Path, link: PartLink) -> None:
 
 
 async def _beat(url: str, link: PartLink) -> None:
+    return_freed_memory()
     while True:
         link.beat(Beat(addresses={"api": url}))
         await asyncio.sleep(BEAT_S)

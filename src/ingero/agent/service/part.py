@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 from asyncio.subprocess import Process
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ingero.agent.service.health import PartHealth
-from ingero.agent.service.link import Beat, SupervisorLink, decode_beat, open_link
+from ingero.agent.service.link import Beat, decode_beat
 from ingero.agent.service.plan import Order, PlannedPart
 from ingero.children.aio import start_part, stop_child
 from ingero.children.process import module_command
@@ -20,7 +21,32 @@ from ingero.children.supervisor import FIRST_PAUSE_S, HEALTHY_S, LONGEST_PAUSE_S
 
 ENTRY: Final = "ingero.cli.part"
 HUNG_AFTER_S: Final = 60.0  # without a sign of life; parts give one every five seconds
+MAX_LINE_BYTES: Final = 4 << 20
 log = logging.getLogger(__name__)
+
+
+class SupervisorLink:
+    """The supervisor's end; `theirs` is the end that a new part inherits."""
+
+    def __init__(
+        self, theirs: socket.socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.theirs, self._reader = theirs, reader
+        self._writer = writer  # the connection is closed as soon as nobody holds it
+
+    async def read(self) -> bytes:
+        """Return the next line; empty when the part has ended."""
+        return await self._reader.readline()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._writer.close()
+
+
+async def open_link() -> SupervisorLink:
+    """Return a new connection to a part."""
+    ours, theirs = socket.socketpair()
+    return SupervisorLink(theirs, *await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES))
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ingero.agent.push.app import Agent, AgentOptions
 from ingero.agent.push.metrics import agent_families
 from ingero.agent.service.link import BEAT_S, Beat, PartLink
+from ingero.children.memory import return_freed_memory
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.exposition import render
 
@@ -26,6 +27,7 @@ async def run_pusher(
 
 
 async def _beat(agent: Agent, link: PartLink) -> None:
+    return_freed_memory()
     while True:
         link.beat(Beat(notes=_notes(agent), metrics=_metrics(agent)))
         await asyncio.sleep(BEAT_S)

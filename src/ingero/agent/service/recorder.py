@@ -3,22 +3,33 @@
 import signal
 import threading
 from pathlib import Path
+from typing import Final
 
 from ingero.agent.ebpf.metrics import tracer_families
 from ingero.agent.ebpf.policy import CALL_LAYERS, HOST_LAYERS, SLOW_LAUNCH_NS, TracePolicy
 from ingero.agent.host.identity import default_node
 from ingero.agent.host.privileges import OPTIONAL_CAPABILITIES, missing_capabilities
 from ingero.agent.host.sockets import own_socket
-from ingero.agent.recording.app import TraceApp, TraceOptions, TraceView
+from ingero.agent.recording.app import TICK_S, TraceApp, TraceOptions, TraceView
 from ingero.agent.recording.live_feed import LiveFeed
 from ingero.agent.recording.metrics import recording_families, ring_families
 from ingero.agent.recording.ring_feed import RingOnlyFeed
 from ingero.agent.service.link import BEAT_S, Beat, PartLink
+from ingero.children.memory import return_freed_memory
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.annotations import SOCKET_NAME
 from ingero.contract.exposition import render
 from ingero.errors import IngeroError
 from ingero.storage.trace.writer import SizePolicy
+
+# What stays mapped. A quarter of what `ingero trace --record-all` may need: 18,000 records between
+# two polls, and slots for 175 processes that use CUDA.
+MAP_SIZES: Final = (
+    ("slots", 12_288),
+    ("calls_ring", 2 << 20),
+    ("nccl_ring", 512 << 10),
+    ("host_ring", 512 << 10),
+)
 
 
 def run_recorder(config: IngeroConfig, database: Path, link: PartLink) -> None:
@@ -33,15 +44,12 @@ def run_recorder(config: IngeroConfig, database: Path, link: PartLink) -> None:
     except BaseException:
         feed.close()
         raise
-    ticks = 0
 
-    def on_tick(view: TraceView) -> None:
-        nonlocal ticks
-        if ticks % int(BEAT_S) == 0:
-            link.beat(Beat(notes=list(view.notes), metrics=_metrics(app, feed)))
-        ticks += 1
+    def report(view: TraceView) -> None:
+        link.beat(Beat(notes=list(view.notes), metrics=_metrics(app, feed)))
 
-    app.run(stop, on_tick)
+    return_freed_memory()
+    app.run(stop, report, ticks_per_view=int(BEAT_S / TICK_S))
 
 
 def open_feed(config: IngeroConfig, node: str) -> LiveFeed | RingOnlyFeed:
@@ -56,6 +64,7 @@ def open_feed(config: IngeroConfig, node: str) -> LiveFeed | RingOnlyFeed:
         stacks=True,
         slow_launch_ns=SLOW_LAUNCH_NS,
         budget_share=config.agent.max_overhead_percent / 100,
+        map_sizes=MAP_SIZES,
     )
     try:
         return LiveFeed(policy, node)

@@ -20,6 +20,7 @@ from ingero.agent.service.plan import (
     agent_database,
     plan_parts,
 )
+from ingero.children.memory import return_freed_memory
 from ingero.children.service_manager import (
     READY,
     RELOADING,
@@ -101,6 +102,7 @@ class AgentService:
                     await part.settled.wait()
         except TimeoutError:
             log.warning("parts_are_late", extra={"after_s": READY_WITHIN_S})
+        return_freed_memory()
         tell_manager(READY, f"STATUS={self._status()}")
         on_started(self.health())
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import struct
@@ -24,6 +25,7 @@ ARRAY, PERCPU_ARRAY, RINGBUF = 2, 6, 27
 READ_ONLY_PROGRAM: Final = 1 << 7
 
 
+@functools.cache
 def possible_cpus() -> int:
     """Return how many values a per-CPU map holds per key."""
     with open("/sys/devices/system/cpu/possible") as file:  # noqa: PTH123 - pathlib is slow to import

@@ -39,7 +39,7 @@ class ProbeObject:
     """One loaded object. `load` loads a program; `close` releases everything."""
 
     def __init__(
-        self, path: str, constants: Mapping[str, bytes], ring_bytes: Mapping[str, int] | None = None
+        self, path: str, constants: Mapping[str, bytes], map_sizes: Mapping[str, int] | None = None
     ) -> None:
         self._elf = ElfFile(path)
         self._symbols = list(self._elf.symbols(SHT_SYMTAB))
@@ -56,7 +56,7 @@ class ProbeObject:
             self.btf = Btf(self._elf.content(section))
             self._fit_btf()
             self._btf_descriptor = self._load_btf()
-            self._make_maps(ring_bytes or {})
+            self._make_maps(map_sizes or {})
             self._make_data(constants)
         except BaseException:
             self.close()
@@ -137,7 +137,7 @@ class ProbeObject:
                 numbers[name] = struct.unpack_from("<III", self.btf.raw, array.at)[2]
         return MapSpec(described.name, numbers, types["key"], types["value"])
 
-    def _make_maps(self, ring_bytes: Mapping[str, int]) -> None:
+    def _make_maps(self, map_sizes: Mapping[str, int]) -> None:
         for spec in self.map_specs():
             kind = spec.numbers["type"]
             with_types = kind == _TASK_STORAGE
@@ -146,7 +146,7 @@ class ProbeObject:
                 kind,
                 key_size=spec.numbers.get("key_size", 0),
                 value_size=spec.numbers.get("value_size", 0),
-                max_entries=ring_bytes.get(spec.name, spec.numbers.get("max_entries", 0)),
+                max_entries=map_sizes.get(spec.name, spec.numbers.get("max_entries", 0)),
                 flags=spec.numbers.get("map_flags", 0),
                 types=(self._btf_descriptor or 0, spec.key_type, spec.value_type)
                 if with_types
