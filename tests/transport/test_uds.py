@@ -12,7 +12,6 @@ import pytest
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.errors import AuthError, Unavailable
-from ingero.transport import uds
 from ingero.transport.local import listener
 from ingero.transport.uds import MAX_QUEUED_LINES, LineServer
 

@@ -24,12 +24,12 @@ from ingero.storage.trace.writer import SizePolicy
 
 # What stays mapped. A quarter of what `ingero trace --record-all` may need: 18,000 records between
 # two polls, and slots for 175 processes that use CUDA.
-MAP_SIZES: Final = (
-    ("slots", 12_288),
-    ("calls_ring", 2 << 20),
-    ("nccl_ring", 512 << 10),
-    ("host_ring", 512 << 10),
-)
+MAP_SIZES: Final = {
+    "slots": 12_288,
+    "calls_ring": 2 << 20,
+    "nccl_ring": 512 << 10,
+    "host_ring": 512 << 10,
+}
 
 
 def run_recorder(config: IngeroConfig, database: Path, link: PartLink) -> None:
@@ -64,7 +64,7 @@ def open_feed(config: IngeroConfig, node: str) -> LiveFeed | RingOnlyFeed:
         stacks=True,
         slow_launch_ns=SLOW_LAUNCH_NS,
         budget_share=config.agent.max_overhead_percent / 100,
-        map_sizes=MAP_SIZES,
+        map_sizes=tuple(MAP_SIZES.items()),
     )
     try:
         return LiveFeed(policy, node)
