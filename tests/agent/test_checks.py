@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ingero.agent import checks
 from ingero.agent.checks import check_amd, check_btf, check_kernel, check_ptrace_scope, run_checks
 from ingero.agent.host.privileges import missing_capabilities
 from ingero.cli.dispatch import run
+from ingero.errors import Unavailable
 
 
 @pytest.mark.parametrize(
@@ -100,3 +102,26 @@ def test_amd_gpus_are_named_with_what_works_on_them(tmp_path: Path) -> None:
         True,
     )
     assert "HIP calls, RCCL collectives" in found.detail
+
+
+def test_a_filter_of_system_calls_is_named_where_capabilities_do_not_help(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text("CapEff:\t000000c000080000\nSeccomp:\t2\n")
+    assert "seccomp" in checks._advice_for_probes(status)
+    status.write_text("CapEff:\t000000c000080000\nSeccomp:\t0\n")
+    assert "seccomp" not in checks._advice_for_probes(status)
+
+
+def test_probes_that_are_refused_by_a_filter_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused:
+        def __init__(self, _: object) -> None: ...
+
+        def start(self) -> None:
+            raise Unavailable("bpf() refused: Operation not permitted")
+
+    monkeypatch.setattr("ingero.agent.ebpf.tracer.Tracer", Refused)
+    monkeypatch.setattr(checks, "missing_capabilities", list)
+    monkeypatch.setattr(checks, "is_filtered", lambda _: True)
+    found = checks.check_probes()
+    assert not found.passed
+    assert "seccomp" in found.recommendation

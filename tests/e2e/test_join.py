@@ -11,6 +11,9 @@ from tests.support.joined_fleet import JoinedFleet, joined_fleet, run
 from tests.support.waiting import until
 from tests.support.whole_agent import WholeAgent, whole_agent
 
+from ingero.agent.service.membership import MemberFiles, renew_if_due
+from ingero.contract.enrolment.messages import EnrolledNodes
+from ingero.errors import IngeroError
 from ingero.storage.trace.database import TraceDb
 
 PUSH_S = 1.0
@@ -128,3 +131,24 @@ def test_a_wrong_secret_and_an_expired_code_are_refused(fleet: JoinedFleet, tmp_
     audit = (fleet.files.enrolment / "audit.log").read_text()
     assert '"why":"wrong code"' in audit
     assert good not in audit
+
+
+def test_a_certificate_is_renewed_after_a_third_of_its_life(
+    fleet: JoinedFleet, tmp_path: Path
+) -> None:
+    done = fleet.join(tmp_path / "n", "gpu-8", fleet.code("--nodes", "1"))
+    assert done.returncode == 0, done.stderr
+    files = MemberFiles(tmp_path / "n" / "state")
+    first = files.certificate.read_text()
+    assert not renew_if_due(files)
+    assert renew_if_due(files, time.time() + 3 * 86400)
+    assert files.certificate.read_text() != first
+    assert run("ingero", "fleet", "revoke", "gpu-8", str(fleet.files.root)).returncode == 0
+    until(lambda: "gpu-8" not in token_owners(fleet), "the revocation was not noticed")
+    with pytest.raises(IngeroError):
+        renew_if_due(files, time.time() + 3 * 86400)
+
+
+def token_owners(fleet: JoinedFleet) -> set[str]:
+    found = fleet.client().get("/api/v1/enrol/nodes", EnrolledNodes).nodes
+    return {node.node for node in found if node.revoked_s is None}

@@ -14,6 +14,8 @@ from ingero.agent.host.machine import driver_version
 from ingero.agent.host.privileges import (
     CAPABILITIES,
     OPTIONAL_CAPABILITIES,
+    STATUS,
+    is_filtered,
     missing_capabilities,
 )
 from ingero.agent.processes.discover import mapped_libraries, process_ids
@@ -138,13 +140,7 @@ def check_probes() -> Check:
     try:
         tracer.start()
     except IngeroError as error:
-        return Check(
-            "probes",
-            False,
-            "none",
-            str(error),
-            "see docs/deployment.md for what the kernel must allow",
-        )
+        return Check("probes", False, "none", str(error), _advice_for_probes())
     try:
         found = tracer.capabilities()
     finally:
@@ -153,6 +149,20 @@ def check_probes() -> Check:
     names = ", ".join(sorted(one.name for one in found if one.on))
     detail = "; ".join(f"without {one.name}: {one.detail}" for one in off)
     return Check("probes", True, names, detail)
+
+
+def _advice_for_probes(status: Path = STATUS) -> str:
+    """Return what to do where the capabilities are there and `bpf()` is refused all the same.
+
+    Runtimes of containers filter system calls; older ones allow `bpf()` with CAP_SYS_ADMIN only.
+    """
+    if is_filtered(status):
+        return (
+            "system calls of this process are filtered (seccomp), and the filter refuses bpf() or "
+            "perf_event_open(); use a runtime whose default profile allows them with CAP_BPF and "
+            "CAP_PERFMON (containerd 2), or run without the filter (seccomp=unconfined)"
+        )
+    return "see docs/deployment.md for what the kernel must allow"
 
 
 def check_driver() -> Check:

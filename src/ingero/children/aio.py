@@ -51,7 +51,7 @@ async def wait_or_kill(process: Process, timeout_s: float) -> None:
         await process.wait()
 
 
-async def start_part(command: list[str], link: int, capabilities: Sequence[int]) -> Process:
+async def start_part(command: list[str], link: int | None, capabilities: Sequence[int]) -> Process:
     """Start a child that ends with this process, keeps these capabilities and inherits a socket.
 
     Its output and errors go where those of this process go.
@@ -64,5 +64,5 @@ async def start_part(command: list[str], link: int, capabilities: Sequence[int])
     # threads that wait most of the time need no heap of their own each
     environment = {"MALLOC_ARENA_MAX": "1", **os.environ}
     return await asyncio.create_subprocess_exec(
-        *command, pass_fds=[link], preexec_fn=prepare, env=environment
+        *command, pass_fds=[] if link is None else [link], preexec_fn=prepare, env=environment
     )

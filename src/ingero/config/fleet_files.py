@@ -31,7 +31,8 @@ def require_files(config: FleetConfig) -> None:
             commands.append(f"openssl rand -hex 32 > {quote(str(listener.token_file))}")
     raise ConfigError(
         f"the configuration names files that do not exist: {', '.join(map(str, missing))}.\n"
-        "These commands make a certificate for this machine and a token; "
+        "`ingero fleet init DIR` makes an authority, certificates, tokens and a configuration that "
+        "nodes can join. Or make a certificate for this machine and a token by hand; "
         "clients need copies of both, as fleet.tls.ca and fleet.token_file:\n"
         + "".join(f"  {command}\n" for command in dict.fromkeys(commands))
         + f"For a first try without certificates and tokens, use {PLAIN_EXAMPLE}."

@@ -29,3 +29,11 @@ def missing_capabilities(status: Path = STATUS) -> list[str]:
         for name, (bit, _) in CAPABILITIES.items()
         if not effective >> bit & 1 and name not in stands_in
     ]
+
+
+def is_filtered(status: Path = STATUS) -> bool:
+    """Return whether a seccomp filter decides which system calls this process may make."""
+    for line in status.read_text().splitlines():
+        if line.startswith("Seccomp:"):
+            return line.split()[1] == "2"
+    return False

@@ -26,9 +26,10 @@ from ingero.storage.trace.writer import SizePolicy
 # two polls, and slots for 175 processes that use CUDA.
 MAP_SIZES: Final = {
     "slots": 12_288,
-    "calls_ring": 2 << 20,
-    "nccl_ring": 512 << 10,
-    "host_ring": 512 << 10,
+    **{
+        f"{name}_ring": size
+        for name, size in (("calls", 2 << 20), ("nccl", 1 << 19), ("host", 1 << 19))
+    },
 }
 
 

@@ -13,6 +13,7 @@ from ingero.agent.host.identity import default_node
 from ingero.agent.service.health import AgentHealth, HealthServer
 from ingero.agent.service.part import Part
 from ingero.agent.service.plan import (
+    API,
     PUSHER,
     RECORDER,
     Order,
@@ -20,6 +21,7 @@ from ingero.agent.service.plan import (
     agent_database,
     plan_parts,
 )
+from ingero.agent.service.renewal import renew_forever
 from ingero.children.memory import return_freed_memory
 from ingero.children.service_manager import (
     READY,
@@ -61,9 +63,10 @@ class AgentService:
             self._start(self._planned(self.config))
             announcing = asyncio.create_task(self._announce(on_started))
             watchdog = asyncio.create_task(_feed_watchdog())
+            renewing = asyncio.create_task(renew_forever(lambda: self.config, self._restart_api))
             await self._stopping.wait()
             tell_manager(STOPPING)
-            for task in (announcing, watchdog):
+            for task in (announcing, watchdog, renewing):
                 task.cancel()
         finally:
             await self._stop(list(self._running))
@@ -135,6 +138,10 @@ class AgentService:
         await self._stop([part.plan.name for part in parts])
         self._start(parts)
         tell_manager(READY, f"STATUS={self._status()}")
+
+    async def _restart_api(self) -> None:
+        """Let the API use a new certificate."""
+        await self._restart([part for part in self._planned(self.config) if part.plan.name == API])
 
     def health(self) -> AgentHealth:
         """Return the state of every part."""
