@@ -129,8 +129,6 @@ def command(
     Examples:
       ingero demo
       ingero demo --scenario fleet-outage
-      ingero demo --scenario inference
-      ingero demo --echo
       ingero demo --nodes 8 --straggler gpu-node-05 --json
       ingero demo --no-gpu incident
       ingero demo --write-samples samples/
