@@ -22,8 +22,8 @@ _PATHS = click.argument(
 )
 _FORMATS = """Files are recognised by their content: PyTorch Flight Recorder dumps (pickle or
     JSON), NCCL Inspector JSON, Kineto and Chrome traces (.json, .json.gz), step traces (Parquet),
-    collective records (CSV), saved rings of the NCCL plugin, and trace databases. Folders, tar archives
-    and mixtures are accepted. A missing rank is reported and is not an error."""
+    collective records (CSV), saved rings of the NCCL plugin, and trace databases. Folders, tar
+    archives and mixtures are accepted. A missing rank is reported and is not an error."""
 
 
 _price_options = stacked(
