@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ingero.core.blame.roles import find_roles
-from ingero.core.blame.transfer import SlowLink, find_slow_links
+from ingero.core.blame.transfer import SlowLink, find_slow_links, measure_transfers
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 
 OPS = ("AllReduce", "AllGather", "Send", "Recv")
@@ -46,7 +47,13 @@ def pairs(transfers_us: Sequence[float], steps: int = 4, wait_us: float = 500.0)
 
 
 def links(given: Collectives, step_s: float = 0.01, steps: int = 4) -> list[SlowLink]:
-    return find_slow_links(given, np.zeros(len(given), np.intp), steps, step_s)
+    return within(given, np.zeros(len(given), np.intp), steps, step_s)
+
+
+def within(
+    given: Collectives, row_step: NDArray[np.intp], steps: int, step_s: float
+) -> list[SlowLink]:
+    return list(find_slow_links(measure_transfers(given, row_step), 0, steps, step_s))
 
 
 def test_a_slow_pair_is_found_by_its_transfer_not_by_its_waits() -> None:
@@ -116,8 +123,8 @@ def test_collectives_without_all_members_say_nothing_about_the_transfer() -> Non
 def test_rows_outside_of_steps_are_left_out() -> None:
     given = pairs([100, 100, 300, 100])
     outside = np.where(given.comm == 9, -1, 0)
-    assert find_slow_links(given, outside, 4, 0.01) == []
-    assert find_slow_links(given, np.full(len(given), -1), 4, 0.01) == []
+    assert within(given, outside, 4, 0.01) == []
+    assert within(given, np.full(len(given), -1), 4, 0.01) == []
     assert links(given, steps=0) == []
 
 

@@ -290,11 +290,11 @@ def test_a_slow_link_names_the_rank_that_its_communicators_share() -> None:
     assert answer.not_sure is None
 
 
-def test_a_slow_pair_leaves_both_ends_in_doubt() -> None:
+def test_a_slow_pair_is_one_link_with_two_ends() -> None:
     answer = recorded(quiet(slow_comm={("tp", 2): 8}))
-    assert [(c.rank, c.confidence) for c in answer.culprits] == [(4, 0.5), (5, 0.5)]
-    assert all((c.collective or "").endswith("(ranks 4, 5)") for c in answer.culprits)
-    assert answer.not_sure is not None and "one of ranks 4, 5" in answer.not_sure
+    assert [(c.rank, c.confidence) for c in answer.culprits] == [(4, 0.8), (5, 0.8)]
+    assert all((c.collective or "").endswith("among ranks 4, 5") for c in answer.culprits)
+    assert {c.link for c in answer.culprits} == {"rank 4 ↔ rank 5"}
     assert answer.loss_s == pytest.approx(7 * 2 * 0.1 * MS, rel=0.05)
 
 

@@ -92,10 +92,11 @@ def test_nobody_is_blamed_where_no_node_is_at_fault(job: Job, cause: CauseClass 
     assert (answer.culprits, answer.cause) == ((), cause)
 
 
-def test_a_slow_pair_names_both_ends_and_what_would_separate_them() -> None:
+def test_a_slow_pair_is_named_as_a_link() -> None:
     answer = _ask(Job(slow_comm={("tp", 2): 8}))
     assert _named(answer) == {(4, "network"), (5, "network")}
-    assert answer.not_sure is not None and "NIC counters" in answer.not_sure
+    assert {culprit.link for culprit in answer.culprits} == {"rank 4 ↔ rank 5"}
+    assert answer.not_sure is None
 
 
 @pytest.mark.parametrize("period", [7, 14])

@@ -97,3 +97,20 @@ def test_stalls_that_show_at_a_flag_first_count() -> None:
     job = simulate(ddp(), STEPS, [Fault(5, host_s=0.06, every=10, first=ONSET)], flag_every=20)
     (culprit,) = _ask(job.columns).culprits
     assert (culprit.rank, culprit.period) == (5, 10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "ends", "times"),
+    [("tensor", 101, (0, 1), 6.0), ("pipeline", 103, (1, 2), 60.0)],
+)
+def test_a_link_that_becomes_slow_is_named_with_the_loss(
+    kind: str, seed: int, ends: tuple[int, int], times: float
+) -> None:
+    """A tensor group and a pipeline: neither the ends nor those who wait for them are slow."""
+    drawn, first = draw_job(kind, seed), 260
+    fault = Fault(ends[0], link=ends[1], times=times, first=first)
+    job = simulate(drawn.shape, 400, [fault], noise=drawn.noise, seed=seed)
+    answer = _ask(job.columns)
+    assert {(c.rank, str(c.cause)) for c in answer.culprits} == {(r, "network") for r in ends}
+    assert {c.link for c in answer.culprits} == {f"rank {ends[0]} ↔ rank {ends[1]}"}
+    assert answer.culprits[0].loss == pytest.approx(job.loss(first), abs=0.03)

@@ -105,7 +105,7 @@ def describe_doubt(
             f"too many ranks of one role are slow together to blame single ones ({names}): "
             "compare GPU models"
         )
-    if links and len(culprits) != 1:
+    if links and not culprits:
         ranks = ", ".join(str(job.collectives.recorders[m].global_rank) for m in links[0].members)
         return (
             f"the slow link is one of ranks {ranks}: "

@@ -27,18 +27,22 @@ from ingero.core.blame.recorded.lateness import (
     measure_places,
     without_overlap,
 )
+from ingero.core.blame.recorded.link_spells import LinkSpell, find_link_spell, links_loss
 from ingero.core.blame.recorded.spells import find_spells
 from ingero.core.blame.recorded.uneven import measure_last
 from ingero.core.blame.recorded_job import RecordedJob, mean_period, structural_loss
 from ingero.core.blame.suspects import Suspect
-from ingero.core.blame.transfer import SlowLink, find_slow_links
+from ingero.core.blame.transfer import SlowLink
 from ingero.core.collectives.arrivals import measure_arrivals
 from ingero.core.collectives.columns import Collectives, distinct
 from ingero.core.collectives.lag import measure_lag
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.point_to_point import number_point_to_point
+from ingero.core.places.charged import describe_collective, ranks_text
+from ingero.core.places.links import locate_link
 
 EVEN = 0.6  # how evenly the slowest place must rotate to mean uneven data, 1 being perfectly
+LINKS_EXPLAIN = 0.5  # of what a rank adds: slow transfers that cost as much are the cause
 STAGE_FLOOR = 0.1  # of the step: gaps between transfers show the work of a stage only roughly
 COMM_MASK = 0xFFFFFFFFFFFFFFFF
 FIX_NAMES: Final = {
@@ -104,15 +108,19 @@ def _answer(job: RecordedJob, source: str, repeated: int) -> Answer:
     late = [each for each in found if each.loss.costs_nothing]
     blamed = [each for each in found if not each.loss.costs_nothing]
     culprits = tuple(_culprit(job, each) for each in blamed)
+    slow = find_link_spell(job.collectives, job.measured.row_step, workers.period_s, job.step_s)
+    if slow is not None and culprits and links_loss(slow.links) < LINKS_EXPLAIN * _most(blamed):
+        slow = None  # it is the rank that is slow
+    if slow is not None:  # who waits for a slow link looks slow itself
+        blamed, culprits = [], ()
+    links = () if slow is None else slow.links
     saved_s = _saved(job, fixer, blamed)
-    links: list[SlowLink] = []
-    if not culprits:
-        links = find_slow_links(job.collectives, job.measured.row_step, steps, job.step_s)
     stages_s = structural_loss(workers, {each.worker for each in found})
     cause, loss_s = _cause(job, culprits, links, saved_s, stages_s)
-    if cause is CauseClass.NETWORK:
-        culprits = tuple(_link_culprits(job, links))
-    blamed_links = links if cause is CauseClass.NETWORK else []
+    if slow is not None and cause is CauseClass.NETWORK:
+        culprits = tuple(_link_culprits(job, slow))
+        loss_s = slow.loss.lost_s * (slow.end - slow.begin) / max(1, steps)
+    blamed_links = links if cause is CauseClass.NETWORK else ()
     suspects = [each.spell.suspect for each in blamed]
     return Answer(
         source=source,
@@ -130,6 +138,10 @@ def _answer(job: RecordedJob, source: str, repeated: int) -> Answer:
         fixes=_fixes(job, blamed, saved_s, cause, loss_s),
         heat=job.heat(),
     )
+
+
+def _most(blamed: Sequence[Blamed]) -> float:
+    return max((each.charge_s for each in blamed), default=0.0)
 
 
 def _saved(job: RecordedJob, fixer: Fixer, blamed: Sequence[Blamed]) -> float:
@@ -218,7 +230,7 @@ def _awaited_collective(job: RecordedJob, suspect: Suspect) -> str | None:
 def _cause(
     job: RecordedJob,
     culprits: Sequence[Culprit],
-    links: Sequence[SlowLink],
+    links: tuple[SlowLink, ...],
     saved_s: float,
     stages_s: float,
 ) -> tuple[CauseClass | None, float]:
@@ -230,7 +242,7 @@ def _cause(
     if job.exact_ends:
         data_s = job.last.added * job.step_s if data_s and job.last.is_uneven else 0.0
     options = [
-        (CauseClass.NETWORK, _links_loss(links), LOSS_FLOOR),
+        (CauseClass.NETWORK, links_loss(links), LOSS_FLOOR),
         (CauseClass.STRUCTURAL, stages_s, STAGE_FLOOR),
         (CauseClass.DATA_IMBALANCE, data_s, DATA_FLOOR),
     ]
@@ -242,37 +254,44 @@ def _cause(
     return max(likely, key=lambda option: option[1]) if likely else (None, 0.0)
 
 
-def _links_loss(links: Sequence[SlowLink]) -> float:
-    """Return the seconds lost per step: slow communicators with a common rank add up."""
-    if not links:
-        return 0.0
-    has_common = bool(set.intersection(*(set(link.members) for link in links)))
-    return sum(link.loss_s for link in links) if has_common else links[0].loss_s
-
-
-def _link_culprits(job: RecordedJob, links: Sequence[SlowLink]) -> list[Culprit]:
+def _link_culprits(job: RecordedJob, slow: LinkSpell) -> list[Culprit]:
     """Return the rank that all slow communicators share, or both ends of a slow pair."""
-    shared = set.intersection(*(set(link.members) for link in links))
-    suspects = shared - {m for link in links for m in link.fast_members} or shared
-    if not 0 < len(suspects) <= 2:
+    ranks = [recorder.global_rank for recorder in job.collectives.recorders]
+    nodes = {r.global_rank: r.node for r in job.collectives.recorders if r.global_rank is not None}
+    place = locate_link(
+        [frozenset(ranks[m] or 0 for m in link.members) for link in slow.links],
+        [frozenset(ranks[m] or 0 for m in group) for link in slow.links for group in link.fast],
+        nodes,
+    )
+    if place is None or not 0 < len(place.ranks) <= 2:
         return []
-    slowest, found = links[0], []
-    for who in sorted(suspects):
-        recorder = job.collectives.recorders[who]
-        found.append(
-            Culprit(
-                worker=f"rank {recorder.global_rank}",
-                rank=recorder.global_rank,
-                node=recorder.node,
-                cause=CauseClass.NETWORK,
-                excess=slowest.ratio - 1,
-                error=slowest.error,
-                excess_s=slowest.loss_s,
-                confidence=0.9 if len(suspects) == 1 else 0.5,
-                collective=job.comm_name(slowest.comm),
-                detail="all ranks arrive together, yet the transfer takes "
-                f"{slowest.ratio:.1f}x that of comparable ones",
-                next_step=NEXT_STEPS[CauseClass.NETWORK],
-            )
+    slowest, numbers = slow.links[0], job.measured.workers.steps
+    return [
+        Culprit(
+            worker=f"rank {rank}",
+            rank=rank,
+            node=nodes.get(rank),
+            cause=CauseClass.NETWORK,
+            loss=slow.loss.share,
+            loss_error=slow.loss.error,
+            at_most=slow.loss.calm_s is None,
+            steps=(numbers[slow.begin], numbers[slow.end - 1]),
+            times=job.times(slow.begin, slow.end),
+            link=place.text,
+            excess=slowest.ratio - 1,
+            error=slowest.error,
+            excess_s=slowest.loss_s,
+            confidence=0.9 if len(place.ranks) == 1 else 0.8,
+            collective=describe_collective(
+                slowest.op,
+                slowest.size_bytes,
+                ranks_text(
+                    sorted(ranks[m] or 0 for m in slowest.members), len(slowest.members), job.world
+                ),
+            ),
+            detail="all ranks arrive together, yet the transfer takes "
+            f"{slowest.ratio:.1f}x that of comparable ones",
+            next_step=NEXT_STEPS[CauseClass.NETWORK],
         )
-    return found
+        for rank in place.ranks
+    ]
