@@ -28,7 +28,7 @@ from ingero.agent.load.build import STAND_IN
 pytestmark = [pytest.mark.e2e, pytest.mark.root]
 CONFIG = Path(__file__).parents[2] / "configs" / "fleet-three-nodes.yaml"
 INTERVAL_S = float(os.environ.get("INGERO_TEST_PUSH_INTERVAL_S", "1"))
-SAMPLES = 20 if INTERVAL_S > 1 else 4
+SAMPLES = 12 if INTERVAL_S > 1 else 4
 NODES = ("n1", "n2", "n3")
 PORTS = ("http", "grpc", "agent", "admin", "health", "metrics", "prometheus")
 # holds half of its blocks: every second one, or the upper half

@@ -47,6 +47,14 @@ class RankCounts(msgspec.Struct, frozen=True, kw_only=True):
     ready_s: float | None = None
 
 
+class IdleGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs of nodes on which nothing runs, and what they cost; `unpriced` of them have no price."""
+
+    gpus: int = 0
+    usd_per_hour: float = 0.0
+    unpriced: int = 0
+
+
 class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The served threshold of a cluster and the figures that it was computed from."""
 
@@ -62,6 +70,7 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     coverage_low: bool
     panic: str | None
     below_threshold: int
+    idle_gpus: IdleGpus = IdleGpus()
 
 
 Node = TypeVar("Node")  # NodeStatus for a client; the same already encoded for Fleet itself

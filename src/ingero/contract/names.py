@@ -57,6 +57,7 @@ NODE_WORLD_SIZE: Final = "ingero.node.world_size"
 KERNEL_LAUNCH_TOTAL: Final = "ingero.node.cuda_kernel_launch_total"
 CPU_STALL_NANOS_TOTAL: Final = "ingero.node.cpu_stall_nanos_total"
 MEMCPY_BYTES_TOTAL: Final = "ingero.node.cuda_memcpy_bytes_total"
+FLEET_IDLE_GPU_COST: Final = "ingero_fleet_idle_gpu_cost_usd_per_hour"  # forwarded to Echo, too
 MEMFRAG_ALLOCATED: Final = "gpu.memfrag.allocated_bytes"
 MEMFRAG_RESERVED: Final = "gpu.memfrag.reserved_bytes"
 MEMFRAG_LARGEST_FREE: Final = "gpu.memfrag.largest_free_bytes"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     pass
 
 TICK_S = 1.0
+PRICES_EVERY_S = 5.0
 log = logging.getLogger(__name__)
 
 
@@ -97,6 +99,7 @@ class FleetService:
         self.unix_offset_s = time.time() - time.monotonic()
         rates = load_rates(settings.verdict.rates_file)
         self._prices = GpuPrices(rates)
+        self._prices_due_s = -math.inf
         self.judgement = Judgement(config, rates)
         self.verdicts, self.episodes = self.judgement.verdicts, self.judgement.episodes
         self.live = LiveHub(self.processor, self.verdicts)
@@ -211,6 +214,9 @@ class FleetService:
         if self.enrolment is not None:
             self.enrolment.refresh()
         self.processor.tick(now_s)
+        if now_s >= self._prices_due_s:
+            self._prices_due_s = now_s + PRICES_EVERY_S
+            self._prices.update(self.processor)
         changed = self.judgement.tick(now_s + self.unix_offset_s)
         if changed:
             body = encode_protobuf(encode_verdict_logs(changed, time.time_ns()))
@@ -223,7 +229,8 @@ class FleetService:
         while True:
             await asyncio.sleep(self.processor.policy.push_interval_s)
             if self.exporters.forwarders and self.processor.clusters:
-                body = encode_protobuf(own_series(self.processor, time.time_ns()))
+                gpus = self._prices.families(self.processor)
+                body = encode_protobuf(own_series(self.processor, time.time_ns(), gpus))
                 for sink in self.receiver.sinks.get(MetricsRequest, ()):
                     if isinstance(sink, Forwarder):
                         sink.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))

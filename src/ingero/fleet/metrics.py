@@ -1,6 +1,6 @@
 """Fleet's own metrics, computed when they are scraped; the same figures are exported over OTLP."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ingero.contract.exposition import Family, by_label, counter, gauge, total
@@ -192,10 +192,15 @@ def recording_families(inputs: InputLog | None) -> list[Family]:
     ]
 
 
-def own_series(processor: FleetProcessor, wall_ns: int) -> otlp.MetricsRequest:
-    """Return the gauges of every cluster as one OTLP request, for exporters that forward."""
+def own_series(
+    processor: FleetProcessor, wall_ns: int, more: Sequence[Family] = ()
+) -> otlp.MetricsRequest:
+    """Return the gauges of every cluster as one OTLP request, for exporters that forward.
+
+    The first label of `more` is the cluster, too.
+    """
     resources: dict[str, list[otlp.Metric]] = {}
-    for family in cluster_families(processor):
+    for family in (*cluster_families(processor), *more):
         for _, pairs, value in family.samples:
             cluster, *others = pairs
             point = otlp.NumberPoint(

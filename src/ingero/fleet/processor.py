@@ -12,6 +12,7 @@ from enum import IntEnum
 
 import msgspec
 
+from ingero.contract.fleet_api import IdleGpus
 from ingero.contract.measurements.own_time_columns import (
     OwnTimeColumns,
     decode_own_time_columns,
@@ -66,6 +67,7 @@ class Cluster:
     threshold: ClusterThreshold = field(default_factory=ClusterThreshold)
     served: ServedThreshold = COLD_START
     counts: dict[str, int] = field(default_factory=dict)
+    idle_gpus: IdleGpus = field(default_factory=IdleGpus)
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):

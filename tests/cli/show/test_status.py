@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from ingero.cli.show.status import exit_status, status_text
-from ingero.contract.fleet_api import ClusterStatus, NodeStatus, RankCounts
+from ingero.contract.fleet_api import ClusterStatus, IdleGpus, NodeStatus, RankCounts
 from ingero.contract.verdict import Verdict, VerdictState
 
 NODE = NodeStatus(
@@ -66,6 +66,12 @@ ALONE = replace(NODE, mode="local-baseline")
             0,
             "nobody else is slow; silenced: 1",
             id="silenced",
+        ),
+        pytest.param(
+            [replace(CALM, idle_gpus=IdleGpus(gpus=16, usd_per_hour=6.8, unpriced=8))],
+            0,
+            "16 GPUs are held and idle: $6.80 an hour; 8 of them without a known price",
+            id="idle",
         ),
         pytest.param([], 3, "", id="no-cluster"),
         pytest.param(

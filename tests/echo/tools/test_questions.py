@@ -74,6 +74,7 @@ def bodies() -> Iterator[bytes]:
                 total(names.KERNEL_LAUNCH_TOTAL, [1000 + 50 * pace * i for i in range(5)]),
                 total("gpu.memfrag.ioctl_event_total", [0, pace * 3], {"cmd": "0x2a"}),
                 gauge("gpu.memory.fragmentation_estimate", [pace / 1000]),
+                gauge(names.FLEET_IDLE_GPU_COST, [1.0, pace / 10], {"gpu_model": node}),
             ],
         )
 
@@ -240,6 +241,8 @@ def test_f092_cost_is_the_formula_at_the_rate_of_the_table(echo: RunningEcho) ->
     assert unknown["unpriced_gpu_seconds"] == pytest.approx(7 * 0.290 * len(STALLS), rel=0.01)
     assert "some GPUs have no rate" in unknown["notes"][0]
     assert echo.answer("get_cost", cluster_id="prod")["open_episodes_usd_per_hour"] == 12.5
+    idle = echo.answer("get_cost", cluster_id="totals")["idle_gpus_usd_per_hour"]
+    assert idle == 10.0 + 1.0, "the newest of each kind of GPU"
 
 
 def test_f090_memory_copies_are_the_growth_of_totals(echo: RunningEcho) -> None:

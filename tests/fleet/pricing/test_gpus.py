@@ -7,11 +7,13 @@ from tests.support.pushes import running
 
 from ingero.config.rates import load_rates
 from ingero.contract.exposition import render
+from ingero.contract.fleet_api import IdleGpus
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.push.encode import HealthReport, encode_health
 from ingero.contract.types import DetectionMode, Identity, NodeState
 from ingero.core.health.threshold import ThresholdPolicy
+from ingero.fleet.page.cluster_view import summary_fields
 from ingero.fleet.pricing.gpus import GpuPrices
 from ingero.fleet.processor import FleetProcessor
 
@@ -56,6 +58,10 @@ def test_idle_gpus_are_priced_beside_stragglers_and_unknown_models_are_not(
     ):
         assert line in page.splitlines()
     assert f"usd_per_hour{{{h200}}}" not in page
+    prices.update(processor)
+    idle = processor.clusters["c"].idle_gpus
+    assert idle == IdleGpus(gpus=16, usd_per_hour=6.8, unpriced=8)
+    assert summary_fields(processor.clusters["c"])["idle_gpus"] == idle, "in status and on the page"
     (hint,) = [record for record in caplog.records if record.message == "no_price"]
     assert "NVIDIA H200 at ec2" in hint.__dict__["next"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ingero.cli.exit_status import CANNOT_TELL, FINE, SLOW
 from ingero.cli.show.table import coloured, printable, render_table
 from ingero.cli.show.verdicts import ago, verdict_table
-from ingero.contract.fleet_api import ClusterStatus, NodeStatus
+from ingero.contract.fleet_api import ClusterStatus, IdleGpus, NodeStatus
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import VerdictState
 
@@ -34,8 +34,25 @@ def status_text(clusters: Sequence[ClusterStatus[NodeStatus]], show_all: bool) -
             lines.append(_table(shown, cluster.threshold))
         if not is_slow(cluster):
             lines.append(_conclusion(cluster))
+        if cluster.idle_gpus.gpus:
+            lines.append(idle_text(cluster.idle_gpus))
         lines.append("")
     return "\n".join(lines)
+
+
+def idle_text(idle: IdleGpus) -> str:
+    """Return what GPUs on which nothing runs cost."""
+    many = idle.gpus != 1
+    text = f"{idle.gpus} GPU{'s are' if many else ' is'} held and idle"
+    if idle.usd_per_hour:
+        text += f": ${idle.usd_per_hour:,.2f} an hour"
+    if idle.unpriced:
+        text += (
+            f"; {idle.unpriced} of them without a known price"
+            if idle.usd_per_hour
+            else ("; no price is known, see `ingero rates`")
+        )
+    return text
 
 
 def is_slow(cluster: ClusterStatus[NodeStatus]) -> bool:

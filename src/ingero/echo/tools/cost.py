@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from ingero.contract import names
 from ingero.core.collectives.columns import Floats
 from ingero.core.cost import idle_cost
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question
@@ -16,6 +17,11 @@ FROM (SELECT state, usd_per_hour FROM verdicts
   WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
   QUALIFY row_number() OVER (PARTITION BY episode ORDER BY ts DESC, seq DESC, idx DESC) = 1)
 WHERE state IN ('straggler', 'suspect', 'recovering')"""
+
+# the newest figure of each kind of GPU, as Fleet sends it
+_IDLE_GPUS: Final = """SELECT coalesce(sum(usd), 0) FROM (SELECT arg_max(value_double, ts) AS usd
+  FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = $3
+  GROUP BY attrs)"""
 
 _HARDWARE: Final = """SELECT node_id, arg_max(provider, ts), arg_max(gpu_model, ts) FROM events
 WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
@@ -71,6 +77,7 @@ class CostAnswer(Answered, kw_only=True):
     waited_gpu_seconds: float
     unpriced_gpu_seconds: float
     open_episodes_usd_per_hour: float
+    idle_gpus_usd_per_hour: float
     rates_as_of: str
     estimated: bool = False
 
@@ -81,12 +88,13 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
 
     For each collective: seconds waited x ranks that waited x GPUs per rank x price per GPU hour /
     3600. Prices come from the rate table by provider and GPU model; pass usd_per_gpu_hour to use
-    your own. The answer also has the hourly cost of Fleet's open straggler episodes.
+    your own. The answer also has the hourly cost of Fleet's open straggler episodes, and of GPUs
+    that are held although nothing runs on them.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
-    ((open_usd, _),) = (
-        await asker.query(_OPEN_EPISODES, [cluster, asker.since_us(asked.window)])
-    ).rows
+    since: list[Any] = [cluster, asker.since_us(asked.window)]
+    ((open_usd, _),) = (await asker.query(_OPEN_EPISODES, since)).rows
+    ((idle_usd,),) = (await asker.query(_IDLE_GPUS, [*since, names.FLEET_IDLE_GPU_COST])).rows
     loaded = await load_records(asker, cluster, asked.window)
     rows: list[CostRow] = []
     span_h = unpriced = 0.0
@@ -120,6 +128,7 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
         waited_gpu_seconds=round(sum(row.waited_gpu_seconds for row in rows), 9),
         unpriced_gpu_seconds=round(unpriced, 9),
         open_episodes_usd_per_hour=open_usd,
+        idle_gpus_usd_per_hour=idle_usd,
         rates_as_of=asker.rates.as_of,
         estimated=bool(loaded and loaded.estimated_from is not None),
     )
@@ -146,10 +155,10 @@ async def _rates(asker: Asker, cluster: str, loaded: Records, asked: CostQuestio
 
 def _rows(loaded: Records, asked: CostQuestion, rate: Floats) -> list[CostRow]:
     waited_s = loaded.wait_ms / 1e3
-    names = _names(loaded, asked.group_by)
+    groups_of = _names(loaded, asked.group_by)
     found: dict[str, CostRow] = {}
-    for code, name in enumerate(names.labels):
-        rows = np.flatnonzero((names.codes == code) & (waited_s > 0))
+    for code, name in enumerate(groups_of.labels):
+        rows = np.flatnonzero((groups_of.codes == code) & (waited_s > 0))
         if not len(rows):
             continue
         priced = rows[~np.isnan(rate[rows])]

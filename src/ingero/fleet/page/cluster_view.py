@@ -289,4 +289,5 @@ def summary_fields(cluster: Cluster) -> dict[str, Any]:
         "coverage_low": state.coverage_low,
         "panic": str(state.panic) if state.panic else None,
         "below_threshold": state.below,
+        "idle_gpus": cluster.idle_gpus,
     }

@@ -10,7 +10,9 @@ from collections import Counter
 from typing import Final
 
 from ingero.config.rates import RateTable
+from ingero.contract import names
 from ingero.contract.exposition import Family, Labels, gauge
+from ingero.contract.fleet_api import IdleGpus
 from ingero.contract.push.decode import STATES
 from ingero.fleet.processor import FleetProcessor
 
@@ -41,11 +43,25 @@ class GpuPrices:
             ),
             gauge("ingero_fleet_idle_gpus", "GPUs of nodes on which nothing runs", _samples(idle)),
             gauge(
-                "ingero_fleet_idle_gpu_cost_usd_per_hour",
+                names.FLEET_IDLE_GPU_COST,
                 "What GPUs of nodes on which nothing runs cost",
                 _samples({kind: idle[kind] * rate for kind, rate in known.items()}),
             ),
         ]
+
+    def update(self, processor: FleetProcessor) -> None:
+        """Set what is idle in every cluster, and what that costs."""
+        idle: dict[str, list[tuple[int, float]]] = {}
+        for (where, model, provider), gpus in _count(processor)[1].items():
+            if gpus:
+                idle.setdefault(where, []).append((gpus, self.price(provider, model)))
+        for name, cluster in processor.clusters.items():
+            found = idle.get(name, [])
+            cluster.idle_gpus = IdleGpus(
+                gpus=sum(gpus for gpus, _ in found),
+                usd_per_hour=sum(gpus * rate for gpus, rate in found if not math.isnan(rate)),
+                unpriced=sum(gpus for gpus, rate in found if math.isnan(rate)),
+            )
 
     def price(self, provider: str, model: str) -> float:
         """Return the price of a GPU hour, NaN if it is unknown, with one hint per model."""

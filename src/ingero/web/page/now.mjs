@@ -45,6 +45,7 @@ function Strip({ s, view }) {
     ["nodes", view.nodes.size],
     ["silent", count("silent"), count("silent") > 0],
     ["idle", count("idle")],
+    s.idle_gpus.gpus > 0 && ["idle GPUs", s.idle_gpus.gpus + (s.idle_gpus.usd_per_hour ? ": $" + s.idle_gpus.usd_per_hour.toFixed(2) + "/h" : ", no known price")],
     ["ranks judged", s.ranks.judged + (s.ranks.learning ? `, ${s.ranks.learning} learning` : "")],
     ["threshold", number(s.threshold, 3)],
     ["median", number(s.median, 3)],
