@@ -89,6 +89,10 @@ peers-k8s: ## build a whole Kubernetes node for tests (needs Go; about 12 minute
 peers-slurm: ## install Slurm and munge from Debian, for a cluster on loopback
 	nice bench/peers/slurm.sh
 
+.PHONY: e2e-slurm
+e2e-slurm: $(READY) peers-slurm ## run a real Slurm cluster of three nodes on loopback: plugin in every task, gate, opt-in drain (needs root)
+	INGERO_TEST_SLURM=1 $(BIN)/pytest tests/e2e/test_slurm.py
+
 .PHONY: wheelhouse
 wheelhouse: ## collect wheels and a slim NCCL for GPU tests on a machine without network
 	$(PYTHON) tests/hardware/prepare_wheels.py wheelhouse

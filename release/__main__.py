@@ -29,7 +29,7 @@ def main() -> None:
         say("wheels and source archive", built)
         x86_64 = next(path for path in built if "x86_64" in path.name)
         bill = out / f"ingero-{number}.cdx.json"
-        whole = site.install(x86_64, "[all]", Path(work) / "site")
+        whole = site.install(x86_64, "[all]", Path(work) / "site", "/opt/ingero")
         bill.write_text(sbom.bill_of(whole, "ingero", number))
         say("bill of materials", [bill])
         say("charts", charts.package(out))

@@ -13,6 +13,7 @@ from release.manuals import write_completions, write_manuals
 from release.tree import ROOT, build_environment, commit_time
 
 HOME = "/usr/lib/ingero"
+PYTHON = "/usr/bin/python3.11"  # what the compiled parts were built for
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 FORMATS = ("deb", "rpm")
 COMMANDS = ("ingero", "ingero-fleet", "straggler-sink")
@@ -34,11 +35,12 @@ def build_packages(wheel: Path, version: str, out: Path, architecture: str) -> l
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        base = site.install(wheel, "[fast]", folder / "base", architecture)
-        whole = site.install(wheel, "[echo]", folder / "whole", architecture)
-        _remove_shared(base, whole)
-        for part, shown_as in ((base, HOME), (whole, f"{HOME}/echo")):
-            site.compile_all(part, shown_as)
+        for part, extra in (("base", "[fast]"), ("whole", "[echo]")):
+            site.install(wheel, extra, folder / part, HOME, architecture)
+        _remove_shared(folder / "base", folder / "whole")
+        for part in ("base", "whole"):
+            site.compile_all(folder / part, HOME)
+        site.add_python(folder / "base", PYTHON)
         write_manuals(folder / "man")
         write_completions(folder / "completions")
         made = []
@@ -99,7 +101,7 @@ def _base_recipe(folder: Path) -> dict[str, object]:
 def _echo_recipe(folder: Path, version: str) -> dict[str, object]:
     deploy = ROOT / "deploy"
     contents = [
-        _tree(folder / "whole", f"{HOME}/echo"),
+        _tree(folder / "whole", HOME),
         _tree(folder / "man" / "echo", "/usr/share/man/man1"),
         *(_link(f"{HOME}/bin/{name}", f"/usr/bin/{name}") for name in ECHO_COMMANDS),
         _file(deploy / "systemd/ingero-echo.service", "/usr/lib/systemd/system/", 0o644),

@@ -69,7 +69,8 @@ def _extension(tree: Path, part: str, architecture: str) -> bytes:
     source = Path("src") / f"{part}.pyx"
     c_file = source.with_suffix(".c")
     if not (tree / c_file).exists():
-        cython = ["-m", "cython", "-3", "-I", "src", str(source)]
+        module = part.replace("/", ".")  # `ingero` is a namespace package: Cython would miss it
+        cython = ["-m", "cython", "-3", "--module-name", module, "-I", "src", str(source)]
         subprocess.run([sys.executable, *cython], cwd=tree, env=build_environment(), check=True)
     headers = sysconfig.get_paths()["include"]
     with tempfile.TemporaryDirectory() as work:

@@ -30,7 +30,7 @@ fi
 command -v go >/dev/null || { echo "go is not installed: kubeconform, helm-unittest and nfpm cannot be built" >&2; exit 1; }
 go_program github.com/yannh/kubeconform@v0.8.0 ./cmd/kubeconform kubeconform
 go_program github.com/helm-unittest/helm-unittest@v1.1.2 ./cmd/helm-unittest helm-unittest
-go_program github.com/goreleaser/nfpm/v2@v2.46.3 ./cmd/nfpm nfpm
+go_program github.com/goreleaser/nfpm/v2@v2.45.2 ./cmd/nfpm nfpm
 if [ ! -d "$cache/crds" ]; then
   go_source github.com/prometheus-operator/prometheus-operator@v0.85.0 "$cache/src/operator"
   cp -r "$cache/src/operator/example/prometheus-operator-crd" "$cache/crds" && rm -rf "$cache/src/operator"

@@ -150,7 +150,7 @@ def test_lists_that_repeat_themselves_are_not_written_out(field: str) -> None:
 
 
 def test_a_table_that_is_no_schedule_is_refused_before_it_takes_all_memory(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet; pip install 'ingero[echo]'")
+    pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet; pip install 'ingero[parquet]'")
     parquet = pytest.importorskip("pyarrow.parquet")
     number = list(range(400))
     table: dict[str, list[Any]] = dict.fromkeys(

@@ -15,7 +15,7 @@ from ingero.compiled import install_command
 from ingero.errors import IngeroError
 
 # the extra that provides a module which the base install lacks
-EXTRAS = {"duckdb": "echo", "pyarrow": "echo", "pytz": "echo", "mcp": "mcp", "PIL": "all"}
+EXTRAS = {"duckdb": "echo", "pyarrow": "parquet", "pytz": "echo", "mcp": "mcp", "PIL": "all"}
 
 HELP = ["-h", "--help"]
 

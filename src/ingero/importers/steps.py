@@ -49,7 +49,7 @@ def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
         import pyarrow.parquet  # noqa: PLC0415  # optional dependency
     except ImportError as error:
         raise Unavailable(
-            f"{path} is Parquet, which needs pyarrow: {install_command('echo')}"
+            f"{path} is Parquet, which needs pyarrow: {install_command('parquet')}"
         ) from error
     try:
         with regular_stream(path) as file:

@@ -106,7 +106,7 @@ def test_pictures_are_svg_and_png(
 def test_whatif_shows_what_each_fix_saves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("pyarrow", reason="step traces are Parquet, which needs the echo extra")
+    pytest.importorskip("pyarrow", reason="step traces are Parquet, which needs the parquet extra")
     path = write_parquet(
         tmp_path / "t.parquet", trace_rows(StepJob(dp=6, slow={(1, 1): 1.3, (2, 1): 1.3}))
     )

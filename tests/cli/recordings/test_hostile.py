@@ -148,7 +148,7 @@ def test_records_of_a_hostile_database_are_refused_with_a_sentence(tmp_path: Pat
 
 def test_damaged_step_traces_end_in_a_sentence_each(tmp_path: Path) -> None:
     """Fifteen of them in one command: not one may end the reader or be forgotten."""
-    pytest.importorskip("pyarrow", reason="step traces are Parquet, which needs the echo extra")
+    pytest.importorskip("pyarrow", reason="step traces are Parquet, which needs the parquet extra")
     whole = write_parquet(tmp_path / "whole", trace_rows(StepJob(dp=2))).read_bytes()
     (tmp_path / "whole").unlink()
     chance = random.Random(7)

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 import re
 import socket
 from pathlib import Path
@@ -10,13 +11,14 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _PROVIDERS = (("amazon", "aws"), ("google", "gcp"))
 # the same on every Azure machine, absent on plain Hyper-V
 _AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
+NODE_VARIABLE = "INGERO_NODE"
 PROC = Path("/proc")
 DMI = Path("/sys/class/dmi/id")
 
 
 def default_node() -> str:
-    """Return the host name."""
-    return socket.gethostname() or "localhost"
+    """Return the name that the environment gives to this node, else the host name."""
+    return os.environ.get(NODE_VARIABLE) or socket.gethostname() or "localhost"
 
 
 def parse_cgroup_path(text: str) -> str:

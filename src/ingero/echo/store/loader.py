@@ -36,7 +36,7 @@ RETAIN_EVERY_S: Final = 60.0
 RETRY_S: Final = 1.0
 NICENESS: Final = 10
 _MEMORY_SHARE: Final = (
-    # share of the address space for DuckDB's buffers; the rest is for results, Arrow and Python
+    # share of the address space for DuckDB's buffers; the rest is for results and Python
     0.5
 )
 _BUFFER_BYTES: Final = "SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()"

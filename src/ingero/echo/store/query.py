@@ -4,19 +4,28 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
 from datetime import time as time_of_day
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import duckdb
-import pyarrow as pa
+import numpy as np
+from numpy.typing import NDArray
 
 from ingero.echo.store.api import ColumnResult, PackedColumn, QueryFailed, QueryLimits, QueryResult
 
 _BATCH_ROWS: Final = 2048
 _INT64: Final = 2**63
+_EPOCHS: Final[dict[str, tuple[str, Literal["us", "ns", "ms", "s"]]]] = {
+    "TIMESTAMP_NS": ("epoch_ns", "ns"),
+    "TIMESTAMP": ("epoch_us", "us"),
+    "TIMESTAMP WITH TIME ZONE": ("epoch_us", "us"),
+    "TIMESTAMP_MS": ("epoch_ms", "ms"),
+    "TIMESTAMP_S": ("epoch", "s"),
+}
+_PLAIN: Final = frozenset({"VARCHAR", "JSON", "BOOLEAN", "INTEGER", "BIGINT", "SMALLINT"})
 _MEMORY_SIGNS: Final = (
     "failed to allocate",
     "bad_alloc",
@@ -26,7 +35,6 @@ _MEMORY_SIGNS: Final = (
 )
 _QUERY_ERRORS: Final = (
     duckdb.Error,
-    pa.ArrowException,
     MemoryError,
     RuntimeError,
     # values that Python cannot hold: structs with two fields of one name, dates before year 1
@@ -41,12 +49,14 @@ def run_query(
     """Run one statement in a read-only transaction; raise QueryFailed."""
     started = time.perf_counter()
     with _bounded(cursor, limits):
-        reader = cursor.execute(sql, params).to_arrow_reader(_BATCH_ROWS)
-        types = [str(column[1]) for column in cursor.description or []]
-        rows, truncated = _read(reader, limits)
+        columns, types = _described(cursor, sql, params)
+        cursor.execute(_with_times_as_numbers(sql, types), params)
+        if not columns:
+            columns, types = _description(cursor)
+        rows, truncated = _read(cursor, types, limits)
     elapsed_ms = (time.perf_counter() - started) * 1e3
     return QueryResult(
-        columns=list(reader.schema.names),
+        columns=columns,
         types=types,
         rows=rows,
         truncated=truncated,
@@ -54,17 +64,54 @@ def run_query(
     )
 
 
+def _described(
+    cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any]
+) -> tuple[list[str], list[str]]:
+    """Return names and types of the columns without running a statement.
+
+    Nothing is returned about a statement that cannot be described, or not even be bound: running it
+    gives the error that its author can understand.
+    """
+    try:
+        cursor.execute(f"DESCRIBE {sql}", params)
+    except duckdb.Error:
+        _end(cursor)
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+        return [], []
+    found = cursor.fetchall()
+    return [str(row[0]) for row in found], [str(row[1]) for row in found]
+
+
+def _description(cursor: duckdb.DuckDBPyConnection) -> tuple[list[str], list[str]]:
+    found = cursor.description or []
+    return [str(column[0]) for column in found], [str(column[1]) for column in found]
+
+
+def _with_times_as_numbers(sql: str, types: list[str]) -> str:
+    """Return a statement that gives times as whole numbers: Python's have no nanoseconds."""
+    if not any(kind in _EPOCHS for kind in types):
+        return sql
+    columns = ", ".join(
+        f"{_EPOCHS[kind][0]}(#{number})" if kind in _EPOCHS else f"#{number}"
+        for number, kind in enumerate(types, 1)
+    )
+    return f"SELECT {columns} FROM ({sql}\n)"
+
+
 def run_columns(
     cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits
 ) -> ColumnResult:
     """Run one statement and return columns, with text as codes; at most `limits.rows` rows."""
     with _bounded(cursor, limits):
-        table = cursor.execute(
-            f"SELECT * FROM ({sql}) LIMIT {limits.rows + 1}", params
-        ).to_arrow_table()
-        kept = table.slice(0, limits.rows)
-        columns = {name: _packed(kept.column(name)) for name in kept.column_names}
-    return ColumnResult(columns=columns, rows=kept.num_rows, truncated=table.num_rows > limits.rows)
+        cursor.execute(f"SELECT * FROM ({sql}) LIMIT {limits.rows + 1}", params)
+        types = dict(zip(*_description(cursor), strict=True))
+        table = cursor.fetchnumpy()
+        found = max((len(column) for column in table.values()), default=0)
+        columns = {
+            name: _packed(column[: limits.rows], types[name]) for name, column in table.items()
+        }
+    rows = min(found, limits.rows)
+    return ColumnResult(columns=columns, rows=rows, truncated=found > limits.rows)
 
 
 @contextlib.contextmanager
@@ -83,25 +130,20 @@ def _bounded(cursor: duckdb.DuckDBPyConnection, limits: QueryLimits) -> Iterator
         _end(cursor)
 
 
-def _packed(column: pa.ChunkedArray) -> PackedColumn:
+def _packed(column: NDArray[Any], kind: str) -> PackedColumn:
     """Pack a column: integers with -1 for NULL, reals with NaN, text as codes with -1 for NULL."""
-    whole = column.combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):  # an empty column stays chunked
-        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
-    if pa.types.is_string(whole.type):
-        encoded = whole.dictionary_encode()
-        codes = encoded.indices.cast(pa.int64()).fill_null(-1)
-        return PackedColumn(
-            codes.to_numpy(zero_copy_only=False).tobytes(), "i8", encoded.dictionary.to_pylist()
-        )
-    if pa.types.is_floating(whole.type):
-        return PackedColumn(
-            whole.cast(pa.float64()).fill_null(math.nan).to_numpy(zero_copy_only=False).tobytes(),
-            "f8",
-        )
-    return PackedColumn(
-        whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).tobytes(), "i8"
-    )
+    missing = np.ma.getmaskarray(column)
+    values = np.ma.getdata(column)
+    if values.dtype == object:
+        known: dict[str, int] = {}
+        codes = [
+            -1 if value is None or lacking else known.setdefault(value, len(known))
+            for value, lacking in zip(values, missing.tolist(), strict=True)
+        ]
+        return PackedColumn(np.array(codes, np.int64).tobytes(), "i8", list(known))
+    if values.dtype.kind == "f" and kind != "HUGEINT":  # a sum of integers is a HUGEINT
+        return PackedColumn(np.where(missing, math.nan, values.astype("f8")).tobytes(), "f8")
+    return PackedColumn(np.where(missing, -1, values.astype("i8")).tobytes(), "i8")
 
 
 def _end(cursor: duckdb.DuckDBPyConnection) -> None:
@@ -111,25 +153,29 @@ def _end(cursor: duckdb.DuckDBPyConnection) -> None:
         return
 
 
-def _read(reader: pa.RecordBatchReader, limits: QueryLimits) -> tuple[list[list[Any]], bool]:
+def _read(
+    cursor: duckdb.DuckDBPyConnection, types: list[str], limits: QueryLimits
+) -> tuple[list[list[Any]], bool]:
     """Return rows up to a limit, and whether any were left out."""
     rows: list[list[Any]] = []
     size = 0
-    for batch in reader:
-        columns = [column_values(column) for column in batch.columns]
-        size_per_row = batch.nbytes / max(1, batch.num_rows)
+    while batch := cursor.fetchmany(_BATCH_ROWS):
+        columns = [
+            column_values(column, kind)
+            for column, kind in zip(zip(*batch, strict=True), types, strict=True)
+        ]
         for row in zip(*columns, strict=True):
             if len(rows) >= limits.rows or (size > limits.size_bytes and rows):
                 return rows, True
             rows.append(list(row))
-            size += int(size_per_row) + 8 * len(row)
+            size += 8 * len(row) + sum(len(value) for value in row if isinstance(value, str))
     return rows, False
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the process has used up its memory.
 
-    DuckDB, Arrow and threads each report that differently.
+    DuckDB and threads each report that differently.
     """
     text = str(error).lower()
     return isinstance(error, duckdb.OutOfMemoryException | MemoryError) or any(
@@ -154,19 +200,18 @@ def _explain(error: Exception, limits: QueryLimits) -> QueryFailed:
     return QueryFailed("bad_sql", text)
 
 
-def column_values(column: pa.Array) -> list[Any]:
-    """Return a column as JSON values."""
-    if pa.types.is_timestamp(column.type):
-        texts = column.cast(pa.timestamp(column.type.unit)).cast(pa.string()).to_pylist()
-        return [None if text is None else text.replace(" ", "T") + "Z" for text in texts]
-    if (
-        pa.types.is_string(column.type)
-        or pa.types.is_boolean(column.type)
-        or pa.types.is_integer(column.type)
-    ):
-        values: list[Any] = column.to_pylist()
-        return values
-    return [plain_value(value) for value in column.to_pylist()]
+def column_values(column: Sequence[Any], kind: str) -> list[Any]:
+    """Return a column as JSON values; times are whole numbers since 1970, see `_EPOCHS`."""
+    if kind in _EPOCHS:
+        unit = _EPOCHS[kind][1]
+        times = np.array([0 if value is None else value for value in column], np.int64)
+        texts = np.datetime_as_string(times.view(f"M8[{unit}]"), unit=unit).tolist()
+        return [
+            None if value is None else text + "Z" for value, text in zip(column, texts, strict=True)
+        ]
+    if kind in _PLAIN:
+        return list(column)
+    return [plain_value(value) for value in column]
 
 
 def plain_value(value: Any) -> Any:

@@ -1,72 +1,83 @@
-"""Batches of events as Arrow tables; their buffers are shared, not copied value by value."""
+"""Batches of events as tables that DuckDB reads; buffers are shared, not copied value by value."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from ingero.contract.otlp.columns import Batch, Numbers, Texts
+from ingero.storage.events.arrow_stream import (
+    FLOAT64,
+    INT32,
+    INT64,
+    MICROSECONDS,
+    NANOSECONDS,
+    TEXT,
+    ArrowTable,
+    Column,
+    binary_column,
+    bitmap,
+    int_column,
+    text_column,
+)
 
-_NS = pa.timestamp("ns")
-_US = pa.timestamp("us")
 
-
-def batch_table(batch: Batch) -> pa.Table:
+def batch_table(batch: Batch) -> ArrowTable:
     """Return the batch in the column order of `events`."""
     contexts = batch.contexts
     speakers = [context.who for context in contexts]
-    columns: dict[str, pa.Array] = {
-        "seq": pa.array(batch.seq),
-        "idx": pa.array(batch.idx),
-        "ts": _numbers(batch.ts, _NS),
-        "start_ts": _numbers(batch.start_ts, _NS),
-        "received_ts": pa.array(batch.received_us).view(_US),
+    rows = len(batch.seq)
+    columns = {
+        "seq": Column(INT64, rows, [None, np.ascontiguousarray(batch.seq)]),
+        "idx": Column(INT32, rows, [None, np.ascontiguousarray(batch.idx)]),
+        "ts": _numbers(batch.ts, NANOSECONDS),
+        "start_ts": _numbers(batch.start_ts, NANOSECONDS),
+        "received_ts": Column(MICROSECONDS, rows, [None, np.ascontiguousarray(batch.received_us)]),
+        "cluster_id": _shared(batch, text_column([who.cluster_id for who in speakers])),
+        "node_id": _shared(batch, text_column([who.node_id for who in speakers])),
+        "rank": _shared(batch, int_column([who.rank for who in speakers], INT32)),
+        "nranks": _shared(batch, int_column([who.nranks for who in speakers], INT32)),
+        "job_id": _shared(batch, text_column([who.job_id for who in speakers])),
+        "role": _shared(batch, text_column([who.role for who in speakers])),
+        "provider": _shared(batch, text_column([who.provider for who in speakers])),
+        "gpu_model": _shared(batch, text_column([who.gpu_model for who in speakers])),
+        "scope": _shared(batch, text_column([context.scope for context in contexts])),
+        "metric_name": _shared(batch, text_column([each.metric_name for each in contexts])),
+        "kind": _shared(batch, text_column([context.kind for context in contexts])),
+        "temporality": _shared(batch, text_column([each.temporality for each in contexts])),
+        "unit": _shared(batch, text_column([context.unit for context in contexts])),
+        "value_double": _numbers(batch.value_double, FLOAT64),
+        "value_int": _numbers(batch.value_int, INT64),
+        "cumulative_value": _numbers(batch.cumulative_value, FLOAT64),
+        "causal_chain_id": _texts(batch.causal_chain_id),
+        "attrs": _texts(batch.attrs),
+        "resource": _shared(batch, text_column([who.resource for who in speakers])),
+        "detail": _texts(batch.detail),
     }
-    for name in (
-        "cluster_id",
-        "node_id",
-        "rank",
-        "nranks",
-        "job_id",
-        "role",
-        "provider",
-        "gpu_model",
-    ):
-        kind = pa.int32() if name in ("rank", "nranks") else pa.string()
-        columns[name] = _shared(batch.context, [getattr(who, name) for who in speakers], kind)
-    for name in ("scope", "metric_name", "kind", "temporality", "unit"):
-        columns[name] = _shared(
-            batch.context, [getattr(context, name) for context in contexts], pa.string()
-        )
-    columns["value_double"] = _numbers(batch.value_double, pa.float64())
-    columns["value_int"] = _numbers(batch.value_int, pa.int64())
-    columns["cumulative_value"] = _numbers(batch.cumulative_value, pa.float64())
-    columns["causal_chain_id"] = _texts(batch.causal_chain_id)
-    columns["attrs"] = _texts(batch.attrs)
-    columns["resource"] = _shared(batch.context, [who.resource for who in speakers], pa.string())
-    columns["detail"] = _texts(batch.detail)
-    return pa.table(columns)
+    return ArrowTable(columns)
 
 
-def _shared(context: NDArray[np.int32], values: list[Any], kind: pa.DataType) -> pa.Array:
+def digest_table(
+    digests: Sequence[bytes], seqs: Sequence[int] = (), received_us: Sequence[int] = ()
+) -> ArrowTable:
+    """Return digests of requests, with their sequence numbers and times where these are given."""
+    columns = {"digest": binary_column(digests)}
+    if seqs:
+        columns["seq"] = int_column(seqs)
+        columns["received_ts"] = int_column(received_us, MICROSECONDS)
+    return ArrowTable(columns)
+
+
+def _shared(batch: Batch, values: Column) -> Column:
     """Return a column whose value is the same for all rows of one context."""
-    return (
-        pa.DictionaryArray.from_arrays(pa.array(context), pa.array(values, kind))
-        if values
-        else pa.array([], kind)
-    )
+    codes = np.ascontiguousarray(batch.context)
+    return Column(INT32, len(codes), [None, codes], values)
 
 
-def _numbers(column: Numbers, kind: pa.DataType) -> pa.Array:
-    buffers = [_bitmap(column.valid), pa.py_buffer(np.ascontiguousarray(column.values))]
-    return pa.Array.from_buffers(kind, len(column.values), buffers)
+def _numbers(column: Numbers, format: str) -> Column:
+    values = np.ascontiguousarray(column.values)
+    return Column(format, len(values), [bitmap(column.valid), values])
 
 
-def _texts(column: Texts) -> pa.Array:
-    buffers = [_bitmap(column.valid), pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(pa.string(), len(column.valid), buffers)
-
-
-def _bitmap(valid: NDArray[np.uint8]) -> pa.Buffer | None:
-    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+def _texts(column: Texts) -> Column:
+    buffers = [bitmap(column.valid), np.ascontiguousarray(column.offsets), column.data]
+    return Column(TEXT, len(column.valid), buffers)

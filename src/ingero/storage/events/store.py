@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import duckdb
-import pyarrow as pa
 
 from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import StoreError
 from ingero.files import copy_file
-from ingero.storage.events.arrow import batch_table
+from ingero.storage.events.arrow import batch_table, digest_table
+from ingero.storage.events.arrow_stream import ArrowTable
 from ingero.storage.events.migrate import migrate
 from ingero.storage.events.projections import ROLL_UP, missing_values, projections
 from ingero.storage.events.schema import AUDIT_LOG, TABLES
@@ -216,8 +216,7 @@ class EventStore:
             if position < excess or received < now_us - DIGEST_AGE_US
         ]
         if old:
-            table = pa.table({"digest": pa.array(old, pa.binary())})
-            with self._transaction() as connection, self._registered("old", table):
+            with self._transaction() as connection, self._registered("old", digest_table(old)):
                 connection.execute(
                     "DELETE FROM applied_requests WHERE digest IN (SELECT digest FROM old)"
                 )
@@ -344,7 +343,7 @@ class EventStore:
         self._connection.execute("COMMIT")
 
     @contextlib.contextmanager
-    def _registered(self, name: str, table: pa.Table) -> Iterator[None]:
+    def _registered(self, name: str, table: ArrowTable) -> Iterator[None]:
         self._connection.register(name, table)
         try:
             yield
@@ -356,16 +355,10 @@ class _TakeBack(Exception):
     """Ends a transaction whose rows are not wanted."""
 
 
-def _digest_table(fresh: dict[bytes, Frame]) -> pa.Table:
-    return pa.table(
-        {
-            "digest": pa.array(list(fresh), pa.binary()),
-            "seq": pa.array([frame.seq for frame in fresh.values()], pa.int64()),
-            "received_ts": pa.array(
-                [frame.received_us for frame in fresh.values()], pa.timestamp("us")
-            ),
-        }
-    )
+def _digest_table(fresh: dict[bytes, Frame]) -> ArrowTable:
+    frames = fresh.values()
+    seqs, received = [frame.seq for frame in frames], [frame.received_us for frame in frames]
+    return digest_table(list(fresh), seqs, received)
 
 
 def _time_column(table: str) -> str:

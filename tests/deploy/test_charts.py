@@ -1,0 +1,139 @@
+"""Charts: rendered by the real Helm; our services accept what the charts configure."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ingero.config.echo import EchoConfig
+from ingero.config.fleet import FleetConfig
+from ingero.config.ingero import IngeroConfig
+from ingero.config.loader import load_file
+
+ROOT = Path(__file__).parents[2]
+CHARTS = ROOT / "helm"
+PEERS = Path(os.environ.get("INGERO_PEERS") or Path.home() / ".cache/ingero/peers") / "bin"
+ENCRYPTED = ("--set", "persistence.encrypted=true,persistence.storageClassName=encrypted")
+ALL = {
+    "ingero-fleet": "serviceMonitor.enabled=true,ingress.enabled=true,httpRoute.enabled=true,"
+    "persistence.enabled=true,echo.endpoint=https://ingero-echo:4318,"
+    "kubernetesAlerts.enabled=true,kubernetesAlerts.nodeCondition=true",
+    "ingero-echo": "serviceMonitor.enabled=true,ingress.enabled=true,httpRoute.enabled=true,"
+    "persistence.encrypted=true,persistence.storageClassName=encrypted",
+    "ingero-agent": "podMonitor.enabled=true,stragglerSink.enabled=true,networkPolicy.enabled=true",
+}
+
+
+def program(name: str) -> str:
+    found = shutil.which(name, path=f"{PEERS}:{os.environ['PATH']}")
+    if found is None:
+        pytest.skip(f"{name} is not installed: `make peers-charts`")
+    return found
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program("helm"), *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def rendered(chart: str, *arguments: str) -> list[dict[str, Any]]:
+    done = helm("template", chart, str(CHARTS / chart), "--namespace", "gpu", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def kinds(chart: str) -> dict[str, dict[str, Any]]:
+    return {document["kind"]: document for document in rendered(chart, "--set", ALL[chart])}
+
+
+@pytest.mark.parametrize("chart", ALL)
+def test_charts_pass_lint(chart: str) -> None:
+    done = helm("lint", "--strict", str(CHARTS / chart), "--set", ALL[chart])
+    assert done.returncode == 0, done.stdout
+
+
+def test_f057_a_bare_install_has_one_replica() -> None:
+    (deployment,) = [d for d in rendered("ingero-fleet") if d["kind"] == "Deployment"]
+    assert deployment["spec"]["replicas"] == 1
+
+
+def test_f077_echo_is_a_stateful_set_with_a_claim() -> None:
+    echo = kinds("ingero-echo")["StatefulSet"]
+    assert echo["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "encrypted"
+
+
+@pytest.mark.parametrize("chart", ["ingero-fleet", "ingero-echo"])
+def test_f102_monitor_ingress_budget_and_policy(chart: str) -> None:
+    found = kinds(chart)
+    assert {"ServiceMonitor", "Ingress", "HTTPRoute", "PodDisruptionBudget"} <= found.keys()
+    assert "Egress" in found["NetworkPolicy"]["spec"]["policyTypes"]
+
+
+def test_f103_echo_without_encrypted_storage_is_not_rendered() -> None:
+    for values in ((), ("--set", "persistence.encrypted=true")):
+        done = helm("template", "e", str(CHARTS / "ingero-echo"), *values)
+        assert done.returncode != 0
+        assert "encrypts its volumes" in done.stderr
+
+
+@pytest.mark.parametrize("chart", ["ingero-fleet", "ingero-echo"])
+def test_f130_services_are_reached_inside_the_cluster(chart: str) -> None:
+    assert kinds(chart)["Service"]["spec"]["type"] == "ClusterIP"
+
+
+@pytest.mark.parametrize("chart", ALL)
+@pytest.mark.parametrize("values", ["resourcez={}", "image.tagg=1", "image.tag=true"])
+def test_misspelt_keys_and_wrong_types_are_refused(chart: str, values: str) -> None:
+    given = ["--set-json", values] if "{" in values else ["--set", values]
+    done = helm("template", "x", str(CHARTS / chart), "--set", ALL[chart], *given)
+    assert done.returncode != 0
+    assert "values don't meet the specifications" in done.stderr
+
+
+def test_schemas_are_made_from_the_values() -> None:
+    """`python helm/make_schemas.py` brings them up to date."""
+    spec = importlib.util.spec_from_file_location("make_schemas", CHARTS / "make_schemas.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for chart in module.charts():
+        assert (chart / "values.schema.json").read_text() == module.chart_schema(chart)
+
+
+def test_the_services_accept_what_the_charts_configure(tmp_path: Path) -> None:
+    settings = {
+        "ingero-fleet": ("config.yaml", FleetConfig),
+        "ingero-echo": ("config.yaml", EchoConfig),
+        "ingero-agent": ("ingero.yaml", IngeroConfig),
+    }
+    for chart, (key, kind) in settings.items():
+        text = kinds(chart)["ConfigMap"]["data"][key]
+        file = tmp_path / f"{chart}.yaml"
+        file.write_text(text)
+        load_file(kind, file)
+
+
+def test_the_agent_is_never_privileged() -> None:
+    text = json.dumps(kinds("ingero-agent")["DaemonSet"])
+    assert '"privileged": true' not in text
+    assert '"add": ["BPF", "PERFMON", "SYS_PTRACE"]' in text
+
+
+@pytest.mark.parametrize("chart", ALL)
+def test_unit_tests_of_the_charts(chart: str) -> None:
+    done = subprocess.run(
+        [program("helm-unittest"), str(CHARTS / chart)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
