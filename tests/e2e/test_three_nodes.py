@@ -133,6 +133,6 @@ def test_f020_quorum_under_load_and_f091_the_fragmented_node_comes_first(tmp_pat
         first, *others = hot()
     assert first["node_id"] == NODES[-1]
     assert first["largest_free_bytes"] == 4 << 20
-    assert first["allocated_bytes"] > 32 * (4 << 20)
+    assert first["allocated_bytes"] >= 32 * (4 << 20)
     assert first["reserved_bytes"] >= first["allocated_bytes"] + 31 * (4 << 20)
     assert [other["fragmentation"] for other in others] == [0.0, 0.0]

@@ -11,6 +11,7 @@ from ingero.cli.command_list import COMMANDS
 from ingero.cli.exit_status import FAILED, FINE, USAGE, failed_status
 from ingero.cli.show.safe_output import safe_output
 from ingero.cli.show.table import printable
+from ingero.cli.show.wrap import HelpFormatter
 from ingero.compiled import install_command
 from ingero.errors import IngeroError
 
@@ -92,6 +93,7 @@ def output_lost(error: OSError, prog_name: str) -> int:
 def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> int:
     name = prog_name
     _add_version(command, prog_name.split(maxsplit=1)[0])
+    click.Context.formatter_class = HelpFormatter  # click takes it from here alone
     try:
         with command.make_context(prog_name, list(args), help_option_names=HELP) as context:
             try:

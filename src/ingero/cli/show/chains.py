@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ingero.cli.show.table import print_json, printable, severity_tag
+from ingero.cli.show.wrap import screen_columns, wrap
 from ingero.contract.chain import Severity
 from ingero.storage.trace.chains import RecordedChain
 
@@ -58,8 +59,19 @@ def print_chain(item: RecordedChain, labels: Mapping[str, str] = MappingProxyTyp
         )
     print(f"  Root cause: {printable(item.chain.root_cause)}")
     if item.chain.recommendations:
-        print(f"  Fix: {'; '.join(printable(line) for line in item.chain.recommendations)}")
+        _print_fixes([printable(line) for line in item.chain.recommendations])
     print()
+
+
+def _print_fixes(fixes: Sequence[str]) -> None:
+    """Print on one line, which programs read, or on a terminal each on lines of its own."""
+    columns = screen_columns()
+    if columns is None:
+        print(f"  Fix: {'; '.join(fixes)}")
+        return
+    for number, fix in enumerate(fixes):
+        lead = "  Fix: " if number == 0 else "       "
+        print("\n".join(wrap(f"{lead}{fix}", columns, "         ")))
 
 
 def print_chains_json(found: list[RecordedChain], labels: Sequence[Mapping[str, str]] = ()) -> None:

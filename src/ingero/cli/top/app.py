@@ -1,6 +1,5 @@
 """`ingero top`: the slow and the worst of all clusters, as Fleet's page shows them."""
 
-import textwrap
 import time
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -14,6 +13,7 @@ from textual.widgets import Input, RichLog, Static
 
 from ingero.cli.show.table import printable
 from ingero.cli.show.verdicts import ago
+from ingero.cli.show.wrap import wrap
 from ingero.cli.top.dialogs import HelpDialog, SilenceDialog
 from ingero.cli.top.evidence import evidence_lines, find_verdict, next_command
 from ingero.cli.top.reader import Reader
@@ -263,7 +263,7 @@ class TopApp(App[IngeroError]):
         else:
             lines.append(("verdict", "none: nothing is held against it"))
         for name, value in lines:
-            parts = textwrap.wrap(printable(value), max(self.size.width - NAMED - 3, 20))
+            parts = wrap(printable(value), self.size.width - NAMED - 3)
             text.append(name.ljust(NAMED), "bold")
             text.append(("\n" + " " * NAMED).join(parts) + "\n")
         return text
