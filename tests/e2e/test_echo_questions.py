@@ -163,11 +163,13 @@ def test_up_runs_both_restarts_a_dead_child_and_stops_cleanly(tmp_path: Path) ->
         "ingero",
         "up",
         "--json",
+        "--no-agent",
         "--data-dir",
         str(tmp_path / "data"),
         *zero,
     ]
-    up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    own = dict(os.environ) | {"INGERO_RUNTIME_DIR": str(tmp_path / "runtime")}
+    up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=own)
     try:
         assert up.stdout is not None
         where = json.loads(up.stdout.readline())

@@ -59,7 +59,7 @@ def whole_agent(
     file, log, socket = folder / "ingero.yaml", folder / "agent.log", folder / "run" / "agent.sock"
     if config is not None:
         file.write_text(config)
-    env = dict(os.environ) | {"HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+    env = dict(os.environ) | {"HOME": str(folder), "INGERO_RUNTIME_DIR": str(folder / "run")}
     with log.open("ab") as to:
         command = [str(BIN / "ingero"), "agent", "--config", str(file), "--socket", str(socket)]
         process = subprocess.Popen(command, stdout=to, stderr=to, env=env | (environment or {}))

@@ -38,7 +38,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("nodes", MANY, "list, trust and check other nodes", f"{_COMMANDS}.nodes:command"),
     ("merge", MANY, "merge trace databases into one file", f"{_COMMANDS}.merge:command"),
     ("export", MANY, "write a timeline for Perfetto", f"{_COMMANDS}.export:command"),
-    ("up", OPERATE, "run Fleet and Echo on this machine", f"{_SERVICES}.up:command"),
+    ("up", OPERATE, "run everything on this machine", f"{_SERVICES}.up:command"),
     ("context", OPERATE, "choose the Fleet that commands ask", f"{_COMMANDS}.context:command"),
     ("fleet", OPERATE, "make a Fleet, let nodes join it", f"{_SERVICES}.fleet_admin:command"),
     ("silence", OPERATE, "mute alerts about a node or a job", f"{_COMMANDS}.silence:command"),

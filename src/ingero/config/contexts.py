@@ -11,6 +11,7 @@ from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import ConfigError
 from ingero.files import replace_file
 from ingero.storage.caller import give_to_caller, home
+from ingero.storage.runtime import running_service
 from ingero.transport.tls import is_loopback
 
 API_PORT = 8080
@@ -90,9 +91,21 @@ def find_context(name: str | None = None) -> Context:
     return found
 
 
+def _on_this_machine() -> ContextConfig | None:
+    """Return the Fleet that `ingero up` runs here, if it does."""
+    found = running_service("fleet")
+    if found is None or not {"threshold", "http"} <= found.addresses.keys():
+        return None
+    url, endpoint = (f"http://{found.addresses[name]}" for name in ("threshold", "http"))
+    return ContextConfig(url=url, endpoint=endpoint)
+
+
 def _named(config: IngeroConfig, name: str, where: str) -> Context:
     fleet = config.fleet
     if name == OWN_CONTEXT:
+        here = None if fleet.url or fleet.endpoint else _on_this_machine()
+        if here is not None:
+            return Context(name, replace(here, token_file=fleet.token_file), is_configured=False)
         own = ContextConfig(
             url=fleet.url or (None if fleet.endpoint else NOT_CONFIGURED),
             endpoint=fleet.endpoint,

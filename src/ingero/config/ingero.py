@@ -21,6 +21,7 @@ from ingero.core.inference.heartbeat import STALL_AFTER_S
 from ingero.core.setting import same_setting, setting
 from ingero.errors import ConfigError
 from ingero.storage.caller import caller, home
+from ingero.storage.runtime import running_service
 from ingero.storage.trace.path import PATH_VARIABLE, default_path
 from ingero.transport.private_files import check_private_file
 
@@ -307,9 +308,16 @@ def pagerduty_key() -> str | None:
 
 
 def trace_database(given: Path | None = None, config: IngeroConfig | None = None) -> Path:
-    """Return the trace database: `given`, else $INGERO_DB, else `store.path`, else the default."""
+    """Return the trace database: `given`, else $INGERO_DB, else `store.path`, else the default.
+
+    Without any of them, it is that of an agent that runs here.
+    """
     if given is not None:
         return given
     if config is None and os.environ.get(PATH_VARIABLE):
         return default_path()
-    return (config or load_ingero()).store.path or default_path()
+    configured = (config or load_ingero()).store.path
+    if configured is not None or default_path().exists():
+        return configured or default_path()
+    agent = running_service("agent")  # one whose database is elsewhere
+    return Path(agent.database) if agent is not None and agent.database else default_path()

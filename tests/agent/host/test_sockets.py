@@ -7,6 +7,7 @@ import pytest
 
 from ingero.agent.host import sockets
 from ingero.agent.host.sockets import find_socket, own_socket
+from ingero.storage import runtime
 
 
 @pytest.fixture
@@ -15,7 +16,8 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(os, "geteuid", lambda: 987654)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(sockets, "SYSTEM", tmp_path / "run" / "ingero")
+    for module in (sockets, runtime):
+        monkeypatch.setattr(module, "SYSTEM", tmp_path / "run" / "ingero")
     return tmp_path
 
 

@@ -1,23 +1,13 @@
 """Paths of the local sockets of an agent, for those who serve and those who connect."""
 
-import os
 from pathlib import Path
 
-from ingero.storage.caller import home
-
-SYSTEM = Path("/run/ingero")  # sockets of an agent that runs as root
+from ingero.storage.runtime import SYSTEM, runtime_folder
 
 
 def own_socket(name: str) -> Path:
-    """Return where this user serves a socket.
-
-    It is under /run for root, else in the runtime directory, or in the home folder without one.
-    The runtime directory is found without its variable too: jobs and services often lack it.
-    """
-    if os.geteuid() == 0 and SYSTEM.parent.is_dir():
-        return SYSTEM / name
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}")
-    return (runtime / "ingero" if runtime.is_dir() else home() / ".ingero" / "run") / name
+    """Return where this user serves a socket."""
+    return runtime_folder() / name
 
 
 def find_socket(name: str) -> Path:

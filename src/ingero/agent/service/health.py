@@ -45,6 +45,7 @@ class AgentHealth(msgspec.Struct):
     pid: int
     database: str
     parts: list[PartHealth]
+    addresses: dict[str, str] = {}
 
 
 class HealthServer:

@@ -154,6 +154,11 @@ class AgentService:
             pid=os.getpid(),
             database=str(agent_database(self.config)),
             parts=[part.health() for part in self.parts],
+            addresses={
+                name: address
+                for part in self.parts
+                for name, address in part.beat.addresses.items()
+            },
         )
 
     def metrics(self) -> bytes:

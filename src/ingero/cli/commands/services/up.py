@@ -1,48 +1,28 @@
-"""`ingero up`: run Fleet and Echo on one machine; Fleet forwards everything to Echo."""
+"""`ingero up`: run Fleet, Echo and the agent on one machine; Fleet forwards everything to Echo."""
 
 import asyncio
+import importlib.util
 import json
+import os
 import signal
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from ingero.children.process import module_command
 from ingero.children.supervisor import SupervisedService, bound_logs
 from ingero.cli.params import AS_JSON, stacked
+from ingero.compiled import install_command
+from ingero.config.deploy.ports import AGENT, ECHO, FLEET, PORTS
 from ingero.config.echo import certificate_beside, token_beside
-from ingero.files import replace_file
+from ingero.storage.runtime import RunningService, forget_services, note_services
 
 DATABASE = "echo.db"
-
-
-class Listener(NamedTuple):
-    """One port of a service: its flag there, the name it is reported under, and its use."""
-
-    service: str
-    option: str
-    name: str
-    port: int
-    meaning: str
-
-
-LISTENERS = {  # by the flag of `ingero up`
-    "fleet-grpc": Listener("fleet", "--grpc", "grpc", 4317, "agents push here (OTLP/gRPC)"),
-    "fleet-http": Listener("fleet", "--http", "http", 4318, "agents push here (OTLP/HTTP)"),
-    "fleet-api": Listener("fleet", "--agent", "threshold", 8080, "thresholds and status"),
-    "fleet-admin": Listener("fleet", "--admin", "admin", 8081, "scores of every node"),
-    "fleet-health": Listener("fleet", "--health", "health", 55679, "health page"),
-    "fleet-metrics": Listener("fleet", "--metrics", "metrics", 8888, "Fleet's own metrics"),
-    "fleet-prometheus": Listener(
-        "fleet", "--prometheus", "prometheus", 9090, "what agents pushed, for Prometheus"
-    ),
-    "echo-otlp": Listener("echo", "--otlp-addr", "grpc", 14317, "OTLP/gRPC, Fleet forwards here"),
-    "echo-otlp-http": Listener("echo", "--otlp-http-addr", "http", 14318, "OTLP/HTTP"),
-    "echo-api": Listener("echo", "--mcp-addr", "mcp", 18081, "HTTP API and MCP, for questions"),
-    "echo-health": Listener("echo", "--health-addr", "health", 18080, "health page"),
-}
-_MEANINGS = {(each.service, each.name): each.meaning for each in LISTENERS.values()}
+CLUSTER = "local"
+_TITLES = {FLEET: "Fleet", ECHO: "Echo", AGENT: "the agent"}
+_MEANINGS = {(port.service, port.name): port.meaning for port in PORTS.values()}
 
 
 _port_options = stacked(
@@ -50,11 +30,11 @@ _port_options = stacked(
         click.option(
             f"--{flag}",
             type=click.IntRange(0, 65535),
-            default=each.port,
+            default=port.moved,
             show_default=True,
-            help=f"Port of {each.service.title()}: {each.meaning}.",
+            help=f"Port of {_TITLES[port.service]}: {port.meaning}.",
         )
-        for flag, each in LISTENERS.items()
+        for flag, port in PORTS.items()
     )
 )
 
@@ -65,67 +45,119 @@ _port_options = stacked(
     type=click.Path(path_type=Path, file_okay=False),
     default="~/.ingero/up",
     show_default=True,
-    help="Folder of the database, certificate and token of Echo, and of both logs.",
+    help="Folder of databases, certificate, token and logs.",
 )
+@click.option("--no-agent", is_flag=True, help="Do not run the agent of this machine.")
+@click.option("--no-echo", is_flag=True, help="Do not run Echo.")
 @AS_JSON
 @_port_options
-def command(data_dir: Path, as_json: bool, **ports: int) -> int:
-    """Run Fleet and Echo on this machine; Fleet forwards to Echo.
+def command(data_dir: Path, no_agent: bool, no_echo: bool, as_json: bool, **ports: int) -> int:
+    """Run Fleet, Echo and the agent on this machine.
 
-    Everything listens on loopback. Fleet uses plaintext there; Echo uses TLS, with a certificate
-    and a token that are made once and kept in the data folder. A port of 0 lets the kernel choose.
+    Everything listens on loopback. Fleet uses plaintext there; Echo and the agent use TLS, with
+    certificates that are made once and kept. A port of 0 lets the kernel choose. Echo is left out
+    where it is not installed. With sudo the agent also traces; without, it records collectives and
+    annotations.
+
+    Other commands find these services by themselves: `ingero status`, `query` and `explain` need
+    no option.
 
     A service that ends is started again after 1 s, then with growing pauses of up to 30 s. Ctrl-C
-    and SIGTERM stop Fleet first, so that everything it holds still reaches Echo. Each log is kept
-    up to 64 MiB, with one older file.
-
-    The last example starts an agent on the same machine that pushes to this Fleet.
+    and SIGTERM stop the agent and Fleet first, so that everything they hold still reaches Echo.
+    Each log is kept up to 64 MiB, with one older file.
 
     \b
     Examples:
-      ingero up
+      sudo ingero up
       ingero up --data-dir /var/lib/ingero --fleet-http 24318
-      ingero fleet-push --fleet-endpoint http://127.0.0.1:4318 --fleet-cluster-id try --stub
+      ingero up --no-agent
     """
     from ingero.cli.show.logs import set_up_logging
 
     set_up_logging("warning")
-    folder = data_dir.expanduser()
+    folder = data_dir.expanduser().absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return asyncio.run(
-        _up(folder, {flag.replace("_", "-"): port for flag, port in ports.items()}, as_json)
-    )
+    if not no_echo and importlib.util.find_spec("duckdb") is None:
+        no_echo = True
+        print(f"Echo is not installed and left out: {install_command('echo')}", file=sys.stderr)
+    chosen = {flag.replace("_", "-"): port for flag, port in ports.items()}
+    box = Box(folder, chosen, with_echo=not no_echo, with_agent=not no_agent)
+    return asyncio.run(_up(box, as_json))
 
 
-async def _up(folder: Path, ports: dict[str, int], as_json: bool) -> int:
+@dataclass
+class Box:
+    """What `ingero up` was asked for; `ports` are by its flags."""
+
+    folder: Path
+    ports: dict[str, int]
+    with_echo: bool
+    with_agent: bool
+
+
+async def _up(box: Box, as_json: bool) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    echo = SupervisedService("echo", lambda: _echo_command(folder, ports), folder / "echo.log")
-    fleet = SupervisedService("fleet", lambda: _fleet_command(folder, ports), folder / "fleet.log")
+    folder, ports = box.folder, box.ports
+    echo = SupervisedService(ECHO, lambda: _echo_command(folder, ports), folder / "echo.log")
+    fleet = SupervisedService(FLEET, lambda: _fleet_command(folder, ports), folder / "fleet.log")
+    agent = SupervisedService(AGENT, lambda: _agent_command(folder), folder / "agent.log")
+    children = [*([echo] if box.with_echo else []), fleet, *([agent] if box.with_agent else [])]
     watchers: list[asyncio.Task[None]] = []
     if not as_json:
-        print(f"starting Echo and Fleet; data and logs: {folder}", flush=True)
+        names = " and ".join(_TITLES[child.name] for child in children)
+        print(f"starting {names}; data and logs: {folder}", flush=True)
     try:
-        await echo.start()
-        _pin(ports, echo)
-        written = fleet_config(folder, echo.addresses["grpc"])
-        replace_file(folder / "fleet-config.yaml", written.encode())
-        await fleet.start()
-        _pin(ports, fleet)
-        _announce(folder, [fleet, echo], as_json)
-        watchers = [asyncio.create_task(child.watch()) for child in (echo, fleet)]
-        watchers.append(asyncio.create_task(bound_logs([echo.log_file, fleet.log_file])))
+        for child in children:
+            if child is fleet:
+                text = fleet_config(folder, echo.addresses.get("grpc"))
+                (folder / "fleet-config.yaml").write_text(text)
+            if child is agent:
+                _write_agent_config(box, fleet.addresses["http"])
+            await child.start()
+            _pin(ports, child)
+        _note(box, children)
+        _announce(box, children, as_json)
+        watchers = [asyncio.create_task(child.watch()) for child in children]
+        watchers.append(asyncio.create_task(bound_logs([child.log_file for child in children])))
         await stopping.wait()
     finally:
         for watcher in watchers:
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
-        await fleet.stop()  # first, so that what it holds is still forwarded
-        await echo.stop()
+        for child in reversed(children):  # what one holds is still sent to the one before
+            await child.stop()
+        forget_services()
     if not as_json:
-        print("Fleet and Echo have stopped")
+        print("everything has stopped")
     return 0
+
+
+def _note(box: Box, children: list[SupervisedService]) -> None:
+    """Let other commands find the services; they end with this process."""
+    databases = {AGENT: str(box.folder / "trace.db"), ECHO: str(box.folder / DATABASE)}
+    note_services(
+        {
+            child.name: RunningService(os.getpid(), child.addresses, databases.get(child.name))
+            for child in children
+        }
+    )
+
+
+def _write_agent_config(box: Box, fleet_http: str) -> None:
+    document = {
+        "agent": {"api": {"listen": f"127.0.0.1:{box.ports['agent-api']}"}},
+        "store": {"path": str(box.folder / "trace.db")},
+        "fleet": {"endpoint": f"http://{fleet_http}", "cluster_id": CLUSTER},
+        "health": {"persistence": {"path": str(box.folder / "health-baseline.json")}},
+    }
+    (box.folder / "agent.yaml").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _agent_command(folder: Path) -> list[str]:
+    start = module_command("ingero", "agent", "--json", "--config", str(folder / "agent.yaml"))
+    return [*start, "--socket", str(folder / "run" / "agent.sock")]
 
 
 def _echo_command(folder: Path, ports: dict[str, int]) -> list[str]:
@@ -140,19 +172,21 @@ def _fleet_command(folder: Path, ports: dict[str, int]) -> list[str]:
 
 
 def _listen(service: str, ports: dict[str, int]) -> list[str]:
-    chosen = [(each, ports[flag]) for flag, each in LISTENERS.items() if each.service == service]
+    chosen = [(each, ports[flag]) for flag, each in PORTS.items() if each.service == service]
     return [word for each, port in chosen for word in (each.option, f"127.0.0.1:{port}")]
 
 
 def _pin(ports: dict[str, int], child: SupervisedService) -> None:
     """Keep the ports that the kernel chose, for when the service is started again."""
-    for flag, each in LISTENERS.items():
+    for flag, each in PORTS.items():
         if each.service == child.name and not ports[flag] and each.name in child.addresses:
             ports[flag] = int(child.addresses[each.name].rsplit(":", 1)[1])
 
 
-def fleet_config(folder: Path, echo_otlp: str) -> str:
+def fleet_config(folder: Path, echo_otlp: str | None) -> str:
     """Return Fleet's configuration: the defaults, and everything it receives also goes to Echo."""
+    if echo_otlp is None:
+        return "{}\n"
     exporter = {
         "endpoint": echo_otlp,
         "tls": {"ca_file": str(certificate_beside(folder / DATABASE))},
@@ -167,20 +201,25 @@ def fleet_config(folder: Path, echo_otlp: str) -> str:
     return json.dumps(document, indent=2) + "\n"  # JSON is YAML
 
 
-def _announce(folder: Path, children: list[SupervisedService], as_json: bool) -> None:
+def _announce(box: Box, children: list[SupervisedService], as_json: bool) -> None:
     if as_json:
         print(json.dumps({child.name: child.addresses for child in children}), flush=True)
         return
     for child in children:
         for name, address in child.addresses.items():
-            print(f"{child.name:5}  {address:21}  {_MEANINGS.get((child.name, name), name)}")
-    fleet, echo = (child.addresses for child in children)
-    print(
-        f"\npush:  ingero fleet-push --fleet-endpoint http://{fleet['http']} "
-        "--fleet-cluster-id try --stub"
-    )
-    print(f"look:  ingero status --fleet http://{fleet['threshold']}")
-    print(
-        f"ask:   ingero-echo ask summary --url https://{echo['mcp']} --db-path {folder / DATABASE}",
-        flush=True,
-    )
+            shown = address.partition("://")[2] or address
+            print(f"{child.name:5}  {shown:21}  {_MEANINGS.get((child.name, name), name)}")
+    by_name = {child.name: child.addresses for child in children}
+    if ECHO in by_name:
+        database = box.folder / DATABASE
+        print(
+            f"\nask:   ingero-echo ask summary --url https://{by_name[ECHO]['mcp']} "
+            f"--db-path {database}"
+        )
+    if AGENT not in by_name:
+        print(
+            f"push:  ingero fleet-push --fleet-endpoint http://{by_name[FLEET]['http']} "
+            "--fleet-cluster-id try --stub"
+        )
+    print("look:  ingero status")
+    print(f"\nopen http://{by_name[FLEET]['threshold']}/", flush=True)
