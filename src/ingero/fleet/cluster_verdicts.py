@@ -239,7 +239,7 @@ class ClusterVerdicts:
             return
         member, step, count, (own_s, idle_s, span_s) = ready
         self.observed = (member, step, own_s)
-        advance_s, start_late_s, enqueue_late_s = self.advances.means(member, step, count)
+        known = self.advances.means(member, step, count)
         late = np.full(int(member.max()) + 1, math.nan)
         if self.lateness_s:
             late[[each for each in self.lateness_s if each < len(late)]] = [
@@ -252,9 +252,7 @@ class ClusterVerdicts:
             idle_s=idle_s,
             span_s=span_s,
             lateness_s=late[member],
-            advance_s=advance_s,
-            start_late_s=start_late_s,
-            enqueue_late_s=enqueue_late_s,
+            **known._asdict(),
         )
         self.engine.observe(batch, now_s)
 

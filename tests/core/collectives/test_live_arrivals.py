@@ -71,19 +71,19 @@ def of_step(found: StepAdvances, step: int = 0, count: int = 1) -> list[list[flo
 
 
 def test_the_last_is_charged_what_the_second_last_waited() -> None:
-    advance, start, enqueue = of_step(advances(calls({(0, 0): {2: 3.0, 1: 1.0}})))
+    advance, start, enqueue, _ = of_step(advances(calls({(0, 0): {2: 3.0, 1: 1.0}})))
     assert advance == [0, 0, 2.0, 0]
     assert start == enqueue == [-1.0, 1.0, 3.0, -1.0]  # each over the median of the others
 
 
 def test_a_delay_that_shows_at_two_places_counts_once() -> None:
-    advance, start, _ = of_step(advances(calls({(0, 0): {2: 3.0}, (0, 1): {2: 2.0}})))
+    advance, start, *_ = of_step(advances(calls({(0, 0): {2: 3.0}, (0, 1): {2: 2.0}})))
     assert advance == [0, 0, 3.0, 0]
     assert start == [0, 0, 3.0, 0]
 
 
 def test_two_ranks_may_be_waited_for_at_two_places() -> None:
-    advance, start, _ = of_step(advances(calls({(0, 0): {2: 3.0}, (0, 1): {1: 2.0}})))
+    advance, start, *_ = of_step(advances(calls({(0, 0): {2: 3.0}, (0, 1): {1: 2.0}})))
     assert advance == [0, 2.0, 3.0, 0]
     assert start == [0, 0, 3.0, 0]  # where the job waited most
 
@@ -96,7 +96,7 @@ def test_a_point_of_several_steps_has_their_mean() -> None:
 
 
 def test_a_rank_of_which_nothing_is_known_does_not_hide_the_others() -> None:
-    advance, start, _ = of_step(advances(calls({(0, 0): {2: 3.0, 1: 1.0}}), without=(3,)))
+    advance, start, *_ = of_step(advances(calls({(0, 0): {2: 3.0, 1: 1.0}}), without=(3,)))
     assert advance[:3] == [0, 0, 2.0]
     assert start[2] == pytest.approx(2.5)  # over the median of two
     assert np.isnan(advance[3])

@@ -89,7 +89,7 @@ def test_the_limit_solves_siegmunds_formula(k: float, between: float) -> None:
     """Without the safety for tails and short histories it gives the wanted time between alarms."""
     history = np.array([1e9])
     (limit,) = decision_limit(np.array([k]), history, correlation=0.0, between_alarms=between)
-    b = limit / 1.65 + 1.166
+    b = limit / 1.72 + 1.166
     assert (math.exp(2 * k * b) - 1 - 2 * k * b) / (2 * k * k) == pytest.approx(between, rel=0.02)
 
 
@@ -106,7 +106,7 @@ def test_a_short_history_and_correlation_widen_the_limit() -> None:
     assert limit(45.0) == pytest.approx(2 * long)
     assert limit(90.0) == pytest.approx(1.25 * long)
     assert limit(1e9, correlation=0.6) == pytest.approx(2 * long)
-    assert limit(1e9, between=1.0) == pytest.approx(1.65)  # never below one scale
+    assert limit(1e9, between=1.0) == pytest.approx(1.72)  # never below one scale
 
 
 def test_qn_has_a_factor_for_every_number_of_samples() -> None:

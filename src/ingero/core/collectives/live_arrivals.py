@@ -7,6 +7,7 @@ since compute that overlaps collectives shows the same delay again at later plac
 """
 
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,8 @@ class Arrivals:
     `gap_s` is the advance of whoever came last to this collective, `advance_s` that of the member,
     which is 0 where somebody else came last. `start_late_s` and `enqueue_late_s` are how much later
     than the median of its peers the member's GPU started and its host enqueued. `row` is the record
-    in the table that was measured, -1 where that table is gone.
+    in the table that was measured, -1 where that table is gone. `queue_s` is the time from its
+    enqueue to its start, added up over `places` collectives.
     """
 
     key: Ints
@@ -42,6 +44,8 @@ class Arrivals:
     start_late_s: Floats
     enqueue_late_s: Floats
     row: Ints
+    queue_s: Floats
+    places: Floats
 
     def __len__(self) -> int:
         return len(self.key)
@@ -52,7 +56,9 @@ class Arrivals:
 
 
 _NO_INTS, _NO_FLOATS = np.empty(0, np.int64), np.empty(0)
-NO_ARRIVALS = Arrivals(_NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS)
+NO_ARRIVALS = Arrivals(
+    _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, _NO_FLOATS, _NO_FLOATS
+)
 
 
 def step_keys(member: Ints, step: Ints) -> Ints:
@@ -89,6 +95,8 @@ def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrival
         start_s - peer_medians(codes, start_s) if len(codes) else start_s,
         enqueue_s - peer_medians(codes, enqueue_s) if len(codes) else enqueue_s,
         chosen.astype(np.int64),
+        start_s - enqueue_s,
+        np.ones(len(chosen)),
     )
     return arrivals.take(counts[codes] > 1) if len(codes) else arrivals
 
@@ -144,8 +152,11 @@ class ClosedCollectives:
         start_s, enqueue_s = _relative(rows, chosen)
         advance = np.maximum(start_s - last, 0.0)
         key = step_keys(member[chosen], rows.step[chosen])
-        gone = np.full(len(key), -1, np.int64)
-        late = Arrivals(key, advance, advance, start_s - start, enqueue_s - enqueue, gone)
+        gone, queue_s = np.full(len(key), -1, np.int64), start_s - enqueue_s
+        late = Arrivals(
+            key, advance, advance, start_s - start, enqueue_s - enqueue, gone, queue_s,
+            np.ones(len(key)),
+        )  # fmt: skip
         return late, is_late
 
 
@@ -166,6 +177,15 @@ def _medians(codes: Groups, values: Floats, size: int) -> Floats:
     first = np.cumsum(counts) - counts
     low, high = values[order[first + (counts - 1) // 2]], values[order[first + counts // 2]]
     return np.asarray((low + high) / 2, np.float64)
+
+
+class StepLateness(NamedTuple):
+    """What is known of steps: advance, start and enqueue lateness, and time in the queue."""
+
+    advance_s: Floats
+    start_late_s: Floats
+    enqueue_late_s: Floats
+    queue_s: Floats
 
 
 class StepAdvances:
@@ -208,23 +228,31 @@ class StepAdvances:
         low, high = (np.searchsorted(self._pending, each) for each in (first, first + count))
         return np.asarray(high > low, bool) & (step >= 0)
 
-    def means(self, member: Ints, step: Ints, count: Ints) -> tuple[Floats, Floats, Floats]:
-        """Return mean advance, start and enqueue lateness of the steps of points, or NaN."""
+    def means(self, member: Ints, step: Ints, count: Ints) -> StepLateness:
+        """Return the means over the steps of points; NaN where nothing is known."""
         if not len(self._found.key):
-            unknown = np.full(len(step), np.nan)
-            return unknown, unknown, unknown
+            return StepLateness(*(np.full(len(step), np.nan) for _ in range(4)))
         first = step_keys(member, step)
         low, high = (np.searchsorted(self._found.key, each) for each in (first, first + count))
         found = np.where(step >= 0, high - low, 0)
-        columns = (self._found.advance_s, self._found.start_late_s, self._found.enqueue_late_s)
-        sums = (np.concatenate(([0.0], np.cumsum(column))) for column in columns)
-        advance, start, enqueue = (
-            np.divide(
-                each[high] - each[low], found, out=np.full(len(step), np.nan), where=found > 0
+
+        def total(column: Floats) -> Floats:
+            sums = np.concatenate(([0.0], np.cumsum(column)))
+            return np.asarray(sums[high] - sums[low], np.float64)
+
+        def mean(column: Floats, of: Floats) -> Floats:
+            unknown = np.full(len(step), np.nan)
+            return np.asarray(
+                np.divide(total(column), of, out=unknown, where=found > 0), np.float64
             )
-            for each in sums
+
+        steps, places = found.astype(np.float64), total(self._found.places)
+        return StepLateness(
+            mean(self._found.advance_s, steps),
+            mean(self._found.start_late_s, steps),
+            mean(self._found.enqueue_late_s, steps),
+            mean(self._found.queue_s, places),
         )
-        return advance, start, enqueue
 
 
 def join_arrivals(first: Arrivals, second: Arrivals) -> Arrivals:
@@ -248,5 +276,6 @@ def _by_step(arrivals: Arrivals, found_s: Floats) -> tuple[Arrivals, Floats]:
     last = np.append(starts[1:] - 1, len(order) - 1)
     most = ordered.take(last)
     advance = np.maximum.reduceat(ordered.advance_s, starts)
-    joined = replace(most, advance_s=advance)
+    queue_s, places = (np.add.reduceat(each, starts) for each in (ordered.queue_s, ordered.places))
+    joined = replace(most, advance_s=advance, queue_s=queue_s, places=places)
     return joined, np.maximum.reduceat(found_s[order], starts)

@@ -17,6 +17,7 @@ from ingero.core.collectives.step_pattern import LIGHT_BYTES, StepCut, cut_steps
 from ingero.core.collectives.step_search import StepSearch
 
 SET_BACK_NS = 100_000_000  # a batch that ends this much earlier: the clock was set back
+MISSING = -2  # the number of a step that was not finished
 MAX_HELD = 16_384  # collectives of unfinished steps; the ring of the plugin holds as many
 
 
@@ -53,7 +54,8 @@ class FinishedSteps:
     """Finished steps, and the collectives that they consist of.
 
     `row` counts all collectives that were taken, from 0; `step` and `place` are the number of the
-    step and the place of that collective in it.
+    step and the place of that collective in it, counted from its anchor: collectives before the
+    anchor have the number of the step before.
     """
 
     times: StepTimes
@@ -80,6 +82,7 @@ class LiveSteps:
         self._free_ns: int | None = None
         self._last_end_ns: int | None = None  # of the last step, unless one may be missing since
         self._per_step = 0  # collectives of a step on the communicator of its anchor
+        self._last_number = MISSING  # of the last step
 
     @property
     def oldest_row(self) -> int:
@@ -145,11 +148,35 @@ class LiveSteps:
         number[done] = times.step
         self.broken += int(done[-1]) + 1 - len(done)
         whole = np.flatnonzero((step >= 0) & cut.whole[step])
-        finished = FinishedSteps(times, self._rows[order[whole]], number[step[whole]], place[whole])
+        before = np.full(len(cut), UNKNOWN, np.int64)
+        before[done] = self._numbers_before(times)
+        turn, at = self._turns(number[step[whole]], before[step[whole]], place[whole])
+        kept = whole[turn != MISSING]
+        finished = FinishedSteps(
+            times, self._rows[order[kept]], turn[turn != MISSING], at[turn != MISSING]
+        )
         left = np.sort(order[~is_over])
         self.search.fits(ordered.take(is_over))
         self._held, self._rows = rows.take(left), self._rows[left]
         return finished
+
+    def _numbers_before(self, times: StepTimes) -> Ints:
+        """Return the number of the step before each; MISSING where that is not known."""
+        before = np.concatenate(([self._last_number], times.step[:-1]))
+        self._last_number = int(times.step[-1])
+        return np.where(times.follows, before, MISSING)
+
+    def _turns(self, number: Ints, before: Ints, place: Ints) -> tuple[Ints, Ints]:
+        """Return number and place of collectives, both counted from the anchors of the steps.
+
+        Where a step begins is found by each rank alone, and ranks may disagree about it. They do
+        not about anchors, and a collective must have the same number and place on all of them.
+        """
+        pattern = self.search.pattern
+        if pattern is None:
+            return number, place
+        turn = np.where(place < pattern.anchor, before, number)
+        return turn, (place - pattern.anchor) % len(pattern)
 
     def _segments(self, rows: Collectives, is_over: Mask) -> tuple[Floats, Floats]:
         """Return own and idle seconds before each record; overlapping collectives count once."""

@@ -60,7 +60,7 @@ class StepSample:
 
     def _follow(self, step: Ints, span_s: Floats) -> None:
         known = span_s[np.isfinite(span_s) & (span_s > 0)]
-        self._length = len(step) // max(len(np.unique(step)), 1)
+        self._length = max(len(step) // max(len(span_s), 1), 1)
         if not len(known):
             return
         span = float(np.median(known))

@@ -38,6 +38,7 @@ UPPER, UPPER_SCALES = 0.9, 1.2816  # a quantile, and how many scales above the m
 FAR = 3.0  # scales: a larger advance is not learned as usual
 WIDER = 1.5  # the scale of a member is at most this many times the cohort's
 MAX_SHIFT = 0.01  # of a step
+QUEUE_SMOOTH = 0.02  # per step
 EXPLAINED = 0.3  # of the advance: own time must have grown by this part of it
 
 
@@ -52,7 +53,23 @@ def keep_advances(rows: MemberRows, batch: SampleBatch) -> None:
     place = rows.late_frames[members] % FRAMES
     rows.start_late_s[members, place] = batch.start_late_s[known]
     rows.enqueue_late_s[members, place] = batch.enqueue_late_s[known]
+    rows.queue_s[members, place] = batch.queue_s[known]
     rows.late_frames[members] += 1
+    _follow_queue(rows, members, batch.queue_s[known])
+
+
+def _follow_queue(rows: MemberRows, members: Index, queue_s: Column) -> None:
+    """Learn how long collectives wait for the GPU while a member is not suspected."""
+    calm = (rows.state[members] == HEALTHY) & ~(
+        rows.advance_cusum[members] > CALM * rows.advance_limit[members]
+    )
+    calm &= ~(rows.cusum[members] > CALM * rows.limit[members]) & np.isfinite(queue_s)
+    chosen, before = members[calm], rows.baseline_queue_s[members[calm]]
+    away = np.nan_to_num(queue_s[calm] - before)
+    rows.baseline_queue_s[chosen] = np.nan_to_num(before, nan=0.0) + np.where(
+        np.isnan(before), queue_s[calm], QUEUE_SMOOTH * away
+    )
+    rows.queue_noise_s[chosen] += QUEUE_SMOOTH * (np.abs(away) - rows.queue_noise_s[chosen])
 
 
 def close_advances(

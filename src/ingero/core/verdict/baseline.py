@@ -146,7 +146,7 @@ def compute(rows: MemberRows, cohorts: CohortRows, members: Index, policy: Verdi
     for length in np.unique(lengths).tolist():
         _compute_members(rows, members[lengths == length], int(length))
     for cohort in np.unique(rows.cohort[members]).tolist():
-        _compute_cohort(rows, cohorts, int(cohort), policy)
+        compute_cohort(rows, cohorts, int(cohort), policy)
     _count_far(rows, first)
 
 
@@ -183,7 +183,7 @@ def filled(history: NDArray[np.float64]) -> NDArray[np.float64]:
     return history
 
 
-def _compute_cohort(
+def compute_cohort(
     rows: MemberRows, cohorts: CohortRows, cohort: int, policy: VerdictPolicy
 ) -> None:
     """Compute the decision limits and biases of one cohort.

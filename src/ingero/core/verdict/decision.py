@@ -38,24 +38,33 @@ PAUSE, MAX_HOLD = 10, 150  # samples
 
 
 def decide(
-    registry: MemberRegistry, judged: Mask, effect: Column, now_s: float, policy: VerdictPolicy
+    registry: MemberRegistry,
+    judged: Mask,
+    effect: Column,
+    now_s: float,
+    policy: VerdictPolicy,
+    behind: Mask | None = None,
 ) -> tuple[list[int], Mask]:
     """Move each member to its next state.
 
-    `judged` are the members that may be blamed now. Returns the members whose state changed, and
-    a mask of those that changed because they are gone.
+    `judged` are the members that may be blamed now, `behind` those that explain why the steps of
+    their jobs are longer. Returns the members whose state changed, and a mask of those that changed
+    because they are gone.
     """
     rows, size = registry.rows, registry.rows.size
     before = rows.state[:size].copy()
+    behind = np.zeros(size, bool) if behind is None else behind & judged
     over, holding = _channels(registry, effect, policy)
+    over[:, FAST] |= behind
     _raise(registry, judged & (before == HEALTHY) & over.any(axis=1), over, now_s, policy)
     # What the job waits for is clearer than own time where that is noisy: it takes over.
     clearer = (rows.state[:size] == SUSPECT) & (rows.channel[:size] == FAST) & over[:, ADVANCE]
     rows.channel[:size][clearer] = ADVANCE
-    _find_stalls(rows, over[:, STALL])
+    _find_stalls(registry, over[:, STALL] | behind)
     everyone, channel = np.arange(size), rows.channel[:size]
     is_over, holds = over[everyone, channel], holding[everyone, channel]
-    has_effect = judged & _has_effect(registry, effect, policy)
+    is_over |= behind
+    has_effect = judged & (behind | _has_effect(registry, effect, policy))
     suspect = rows.state[:size] == SUSPECT
     confirmed = suspect & is_over & has_effect & _keeps_peers_waiting(rows)
     dropped = suspect & ~confirmed & ~holds
@@ -76,15 +85,15 @@ def decide(
     return np.flatnonzero(rows.state[:size] != before).tolist(), gone
 
 
-def _find_stalls(rows: MemberRows, stalls: Mask) -> None:
+def _find_stalls(registry: MemberRegistry, stalls: Mask) -> None:
     """Judge suspects by their stalls where these are all that is slow.
 
     Stalls of every tenth step raise the mean of every second, too, and are no slow GPU.
     """
-    size = rows.size
+    rows, size = registry.rows, registry.rows.size
     asked = (rows.state[:size] == SUSPECT) & np.isin(rows.channel[:size], (FAST, ADVANCE))
     for index in np.flatnonzero(asked & stalls).tolist():
-        if is_now_and_then(rows, index):
+        if is_now_and_then(rows, registry.cohorts, index):
             rows.channel[index] = STALL
 
 

@@ -30,6 +30,7 @@ from ingero.core.verdict.residuals import (
     take_late,
     take_unnumbered,
 )
+from ingero.core.verdict.step_channel import learn_steps
 from ingero.core.verdict.table import STRAGGLER
 
 SMALL_AFTER_S = 10.0  # a cohort still too small then is compared with its own baseline
@@ -157,6 +158,7 @@ class VerdictEngine:
         due = baseline.due(rows, registry.cohorts, self.policy)
         if len(due):
             baseline.compute(rows, registry.cohorts, due, self.policy)
+        learn_steps(registry.cohorts)
         changed = self._episodes.advance(live, reporting, now_s)
         members, ended = registry.free_ended_cohorts(
             now_s, GONE_S, self._episodes.events.open_fleet

@@ -13,6 +13,7 @@ from ingero.core.verdict.fast_channel import recent_effect
 from ingero.core.verdict.job_steps import CalmSteps, find_calm, mark_restless, rose_at
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.step_channel import find_behind, slow_since
 from ingero.core.verdict.table import CHRONIC, HEALTHY, RECOVERING, STALL, STRAGGLER, SUSPECT
 from ingero.core.verdict.verdicts import describe_member
 from ingero.core.verdict.what_if import recent_frames
@@ -46,7 +47,8 @@ class Episodes:
         changed += self._end_abandoned()
         reset_channels(rows, is_excused & (rows.state[:size] <= SUSPECT))
         may_be_blamed = judged & ~is_excused & ~self.events.grouped
-        members, gone = decide(self._registry, may_be_blamed, effect, now_s, policy=self._policy)
+        behind = find_behind(self._registry, may_be_blamed & np.isfinite(effect), self._policy)
+        members, gone = decide(self._registry, may_be_blamed, effect, now_s, self._policy, behind)
         changed += self._follow_members(members, gone, now_s)
         if now_s - self._refreshed_s >= REFRESH_S:
             self._refreshed_s = now_s
@@ -145,7 +147,7 @@ class Episodes:
         """Keep the calm steps before an episode that begins, and mark those since then."""
         rows, cohorts = self._registry.rows, self._registry.cohorts
         cohort = int(rows.cohort[index])
-        since = rose_at(rows, index)
+        since = slow_since(cohorts, cohort, rose_at(rows, index))
         self._calm[index] = None
         if rows.channel[index] != CHRONIC:
             self._calm[index] = find_calm(cohorts, cohort, since)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ingero.core.robust import MAD_TO_SIGMA, Column, Index
 from ingero.core.verdict.scale import autocorrelation
-from ingero.core.verdict.table import ADVANCE, STALL, STEP_SAMPLES, CohortRows, MemberRows
+from ingero.core.verdict.table import ADVANCE, FRAMES, STALL, STEP_SAMPLES, CohortRows, MemberRows
 
 MIN_CALM = 20  # samples of calm steps without which the loss is only known to be at most something
 BLOCK = 5  # samples: a median of so many is nearly normal, and its neighbours nearly independent
@@ -62,16 +62,21 @@ def follow_steps(
     total = np.add.reduceat(np.where(is_known, span_s, 0.0), starts)
     some = known > 0
     chosen = present[some]
-    cohorts.step_sum_s[chosen] += total[some] / known[some]
+    mean_s = total[some] / known[some]
+    cohorts.span_s[chosen, cohorts.frames[chosen] % FRAMES] = mean_s
+    cohorts.step_sum_s[chosen] += mean_s
     cohorts.step_level_sum[chosen] += levels[some]
     cohorts.step_count[chosen] += 1
 
 
-def close_steps(cohorts: CohortRows, complete: Index) -> None:
-    """Make a sample of the steps since the last one, in these cohorts."""
+def close_steps(cohorts: CohortRows, complete: Index) -> tuple[Index, Index]:
+    """Make a sample of the steps since the last one, in these cohorts.
+
+    Returns the cohorts that have one, and its places in their rings.
+    """
     chosen = complete[cohorts.step_count[complete] > 0]
     if not len(chosen):
-        return
+        return chosen, chosen
     count, at = cohorts.step_count[chosen], cohorts.step_samples[chosen] % STEP_SAMPLES
     cohorts.step_log[chosen, at] = np.log(cohorts.step_sum_s[chosen] / count)
     cohorts.step_level[chosen, at] = cohorts.step_level_sum[chosen] / count
@@ -79,6 +84,7 @@ def close_steps(cohorts: CohortRows, complete: Index) -> None:
     cohorts.step_samples[chosen] += 1
     for column in (cohorts.step_sum_s, cohorts.step_level_sum, cohorts.step_count):
         column[chosen] = 0.0
+    return chosen, at
 
 
 def rose_at(rows: MemberRows, index: int) -> int:

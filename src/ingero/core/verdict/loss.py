@@ -14,6 +14,7 @@ from ingero.core.robust import Index
 from ingero.core.verdict.job_steps import BLOCK, CalmSteps, recent_steps, rose_at
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.step_channel import slow_since
 from ingero.core.verdict.table import STALL, STEP_SAMPLES
 from ingero.core.verdict.what_if import job_usd, most_lost, part_of_loss
 
@@ -94,7 +95,7 @@ def change_of_step(registry: MemberRegistry, index: int, calm: CalmSteps) -> Cha
     """
     rows, cohorts = registry.rows, registry.cohorts
     is_stall = rows.channel[index] == STALL
-    since = rose_at(rows, index)
+    since = slow_since(cohorts, int(rows.cohort[index]), rose_at(rows, index))
     most = STEP_SAMPLES if is_stall else WINDOW
     log_s, level = recent_steps(cohorts, int(rows.cohort[index]), since, most)
     if not len(log_s):

@@ -23,7 +23,8 @@ class SampleBatch:
     the place of the step where that was most, the time from the second last arrival to its own, and
     0 for a member that came last nowhere. `start_late_s` and `enqueue_late_s` say how much later
     than the median of its peers the member's GPU started, and its host enqueued, the collective at
-    the place of the step that anybody was waited for most.
+    the place of the step that anybody was waited for most. `queue_s` is how long its collectives
+    waited from their enqueue to their start on the GPU, on average over the step.
     """
 
     member: Index
@@ -35,6 +36,7 @@ class SampleBatch:
     advance_s: Column
     start_late_s: Column
     enqueue_late_s: Column
+    queue_s: Column
 
     def __len__(self) -> int:
         return len(self.member)
@@ -51,6 +53,7 @@ def make_batch(
     advance_s: Column | None = None,
     start_late_s: Column | None = None,
     enqueue_late_s: Column | None = None,
+    queue_s: Column | None = None,
 ) -> SampleBatch:
     """Return a batch of what is known; own times that no step can have are dropped."""
     own = np.asarray(own_s, np.float64)
@@ -61,7 +64,15 @@ def make_batch(
         own,
         *(
             unknown if column is None else np.asarray(column, np.float64)
-            for column in (idle_s, lateness_s, span_s, advance_s, start_late_s, enqueue_late_s)
+            for column in (
+                idle_s,
+                lateness_s,
+                span_s,
+                advance_s,
+                start_late_s,
+                enqueue_late_s,
+                queue_s,
+            )
         ),
     )
     valid = (own >= SHORTEST_S) & (own <= LONGEST_S)

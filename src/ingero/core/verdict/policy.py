@@ -13,7 +13,7 @@ POOLED = 4  # members whose histories count as one long one; more share the same
 BASELINE_ERRORS = 3.0  # standard errors that a baseline may be wrong by
 SCALE_FLOOR = 0.003  # of own time: no timer and no job is steadier
 BIAS_CAP = 0.05  # a baseline excuses no more than this: a node slow from the start stays visible
-SAFETY = 1.65  # real tails are heavier than the normal ones of the formula
+SAFETY = 1.72  # real tails are heavier than the normal ones of the formula
 SHORT_HISTORY = 45.0  # samples: so short a history doubles the decision limit
 SIEGMUND_OVERSHOOT = 1.166
 

@@ -14,15 +14,16 @@ from ingero.core.verdict.fast_channel import update_fast
 from ingero.core.verdict.job_steps import close_steps, follow_steps
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.own_times import Frame, SampleBatch, latest, select
+from ingero.core.verdict.pace import follow_pace
 from ingero.core.verdict.stall_channel import update_stalls
+from ingero.core.verdict.step_channel import update_steps
 from ingero.core.verdict.table import CLOSED, FRAMES, HEALTHY, RECENT_HISTORY, CohortRows
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio
-SAMPLE_S = 1.0  # steps are averaged into samples of about this length
-PACE_S = 5.0  # how long a cohort is watched before its steps per sample are chosen
 MIN_MEMBERS = 3  # in a cohort, for a comparison with peers
 SMOOTH = 0.2
 SLOWLY = 0.02
+LEAST_OWN = 0.02  # of a step, added to every own time
 CALM = 0.1  # of the decision limit: above it a member may be slow already
 
 
@@ -30,10 +31,20 @@ def take_frame(registry: MemberRegistry, frame: Frame, now_s: float) -> int:
     """Take one step of some cohorts; return how many samples had too few peers to be used."""
     size = registry.cohorts.size
     counts = np.bincount(frame.cohort, minlength=size)[frame.cohort]
-    middle = peer_medians(frame.cohort, np.log(frame.batch.own_s))
-    levels = _levels(frame.cohort, np.log(frame.batch.own_s), middle, size)
+    own = _log_own(registry, frame.batch.member, frame.batch.own_s)
+    middle = peer_medians(frame.cohort, own)
+    levels = _levels(frame.cohort, own, middle, size)
     _remember(registry.cohorts, frame, middle, counts)
     return _take(registry, frame.batch, middle, counts, levels, now_s)
+
+
+def _log_own(registry: MemberRegistry, members: Index, own_s: Column) -> Column:
+    """Return the logarithm of own times, with a small part of the step added to each.
+
+    Where collectives overlap compute, some steps have next to no own time. Its logarithm would
+    then say more about these steps than about all others.
+    """
+    return np.log(own_s + LEAST_OWN * np.nan_to_num(registry.rows.span_s[members]))
 
 
 def _remember(cohorts: CohortRows, frame: Frame, middle: Column, counts: Index) -> None:
@@ -106,7 +117,7 @@ def find_common(registry: MemberRegistry, live: NDArray[np.bool_]) -> None:
     members = np.flatnonzero(known & ~np.isnan(rows.baseline_log_own[: rows.size]))
     members = members[np.argsort(rows.job[members], kind="stable")]
     own_s = rows.own_s[members, (rows.frames[members] - 1) % FRAMES]
-    away = np.log(own_s) - rows.baseline_log_own[members]
+    away = _log_own(registry, members, own_s) - rows.baseline_log_own[members]
     rows.common[: rows.size][in_job] = 0.0
     if len(members):
         rows.common[members] = np.nan_to_num(peer_medians(rows.job[members], away))
@@ -118,7 +129,7 @@ def take_unnumbered(
     """Compare unnumbered samples with the last value of each live peer; return as `take_frame`."""
     rows, size = registry.rows, registry.cohorts.size
     batch = latest(batches)
-    rows.last_log_own[batch.member] = np.log(batch.own_s)
+    rows.last_log_own[batch.member] = _log_own(registry, batch.member, batch.own_s)
     peers = np.flatnonzero(live & ~np.isnan(rows.last_log_own[: rows.size]))
     peers = peers[np.argsort(rows.cohort[peers], kind="stable")]
     middle = np.full(rows.size, np.nan)
@@ -167,7 +178,7 @@ def _take(
     present = _advance_cohorts(registry, batch, cohort, levels, now_s)
     per_sample = cohorts.frames_per_sample
     is_complete = (per_sample > 0) & (cohorts.frames % np.maximum(per_sample, 1) == 0)
-    close_steps(cohorts, present[is_complete[present]])
+    update_steps(cohorts, *close_steps(cohorts, present[is_complete[present]]))
     _close_samples(registry, members[is_complete[cohort]])
     return dropped
 
@@ -175,8 +186,9 @@ def _take(
 def _keep_residuals(registry: MemberRegistry, batch: SampleBatch, middle: Column) -> None:
     """Add the residuals of one step to the stall channel and to the samples being made."""
     rows, cohorts, members = registry.rows, registry.cohorts, batch.member
-    residual = np.log(batch.own_s) - middle
-    _keep_step(registry, batch, rows.cohort[members])
+    own = _log_own(registry, members, batch.own_s)
+    residual = own - middle
+    _keep_step(registry, batch, own, rows.cohort[members])
     step = np.where(batch.step < 0, rows.frames[members], batch.step)
     warm = rows.baseline_samples[members] > 0
     if warm.any():
@@ -186,14 +198,14 @@ def _keep_residuals(registry: MemberRegistry, batch: SampleBatch, middle: Column
     keep_advances(rows, batch)
 
 
-def _keep_step(registry: MemberRegistry, batch: SampleBatch, cohort: Index) -> None:
+def _keep_step(registry: MemberRegistry, batch: SampleBatch, own: Column, cohort: Index) -> None:
     """Keep what price and cause of an episode are computed from."""
     rows, members = registry.rows, batch.member
     rows.own_s[members, rows.frames[members] % FRAMES] = batch.own_s
     rows.idle_s[members, rows.frames[members] % FRAMES] = batch.idle_s
     rows.frames[members] += 1
     rows.last_step[members] = batch.step
-    _follow_baselines(registry, batch, cohort)
+    _follow_baselines(registry, batch, own, cohort)
     rows.span_s[members] = _follow(rows.span_s[members], batch.span_s)
     late = _follow(rows.lateness_s[members], batch.lateness_s)
     # Forgotten when it is no longer measured: a member that was early once may be late now.
@@ -206,13 +218,15 @@ def _follow(before: Column, value: Column, smooth: float | Column = SMOOTH) -> C
     return np.where(np.isnan(value), before, moved)
 
 
-def _follow_baselines(registry: MemberRegistry, batch: SampleBatch, cohort: Index) -> None:
+def _follow_baselines(
+    registry: MemberRegistry, batch: SampleBatch, log_own: Column, cohort: Index
+) -> None:
     """Learn own time, and GPU idle time beyond the peers', while a member is not suspected."""
     rows, members = registry.rows, batch.member
     calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.limit[members])
     # A whole sample of steps is learned before the channel can react, so each step weighs less.
     per_sample = np.maximum(registry.cohorts.frames_per_sample[cohort], 1)
-    own = _follow(rows.baseline_log_own[members], np.log(batch.own_s), SLOWLY / per_sample)
+    own = _follow(rows.baseline_log_own[members], log_own, SLOWLY / per_sample)
     rows.baseline_log_own[members] = np.where(calm, own, rows.baseline_log_own[members])
     known = np.isfinite(batch.idle_s)
     if not known.any():
@@ -233,24 +247,8 @@ def _advance_cohorts(
     cohorts.frames[present] += 1
     follow_transfer(cohorts, present, first, time_inside(batch))
     follow_steps(cohorts, present, first, batch.span_s, levels[present])
-    unknown = present[cohorts.frames_per_sample[present] == 0]
-    if len(unknown):
-        _find_pace(registry, unknown, now_s)
+    follow_pace(registry, present, now_s)
     return present
-
-
-def _find_pace(registry: MemberRegistry, unknown: Index, now_s: float) -> None:
-    """Choose how many steps make one sample of about a second."""
-    cohorts = registry.cohorts
-    starting = np.isnan(cohorts.first_frame_s[unknown])
-    cohorts.first_frame_s[unknown[starting]] = now_s
-    cohorts.frames[unknown[starting]] = 0
-    elapsed = now_s - cohorts.first_frame_s[unknown]
-    ready = (elapsed >= PACE_S) & (cohorts.frames[unknown] >= 3)
-    known = unknown[ready]
-    step_s = elapsed[ready] / cohorts.frames[known]
-    cohorts.frames_per_sample[known] = np.maximum(np.rint(SAMPLE_S / step_s), 1)
-    cohorts.sample_s[known] = step_s * cohorts.frames_per_sample[known]
 
 
 def _close_samples(registry: MemberRegistry, members: Index) -> None:

@@ -96,13 +96,32 @@ def stalls_more_than_peers(rows: MemberRows) -> NDArray[np.bool_]:
     return np.asarray((stalls > expected) & (surprise >= STALL_CHANCE), bool)
 
 
-def is_now_and_then(rows: MemberRows, member: int) -> bool:
-    """Tell whether the median of the last steps is hardly slow, while their mean is."""
-    own = rows.own_s[member][~np.isnan(rows.own_s[member])]
-    if not len(own) or rows.recent_stalls[member] < FEW_STALLS:
-        return False
+def is_now_and_then(rows: MemberRows, cohorts: CohortRows, member: int) -> bool:
+    """Tell whether the median of the last steps is hardly slow, while their mean is.
+
+    This is asked of the own times of the member and of the steps of its job.
+    """
     usual = float(np.exp(rows.baseline_log_own[member]))
-    return bool(np.median(own) - usual < STEADY * (own.mean() - usual))
+    if rows.recent_stalls[member] < FEW_STALLS or not _comes_and_goes(rows.own_s[member], usual):
+        return False
+    return do_steps_stall(rows, cohorts, member)
+
+
+def do_steps_stall(rows: MemberRows, cohorts: CohortRows, member: int) -> bool:
+    """Tell whether single steps of the job are slow; true where their length is unknown.
+
+    Hosts that run ahead wait for their GPUs every few steps, so own times come and go also where
+    every step is slow.
+    """
+    cohort = int(rows.cohort[member])
+    usual_s = float(np.exp(cohorts.step_base[cohort]))
+    spans_s = cohorts.span_s[cohort]
+    return bool(np.isnan(usual_s) or np.isnan(spans_s).all()) or _comes_and_goes(spans_s, usual_s)
+
+
+def _comes_and_goes(lengths: Column, usual: float) -> bool:
+    known = lengths[~np.isnan(lengths)]
+    return bool(len(known) and np.median(known) - usual < STEADY * (known.mean() - usual))
 
 
 def stall_period(rows: MemberRows, member: int) -> int | None:

@@ -98,6 +98,9 @@ class MemberRows(Rows):
     late_frames = integers()
     start_late_s = floats(_UNKNOWN, width=FRAMES)
     enqueue_late_s = floats(_UNKNOWN, width=FRAMES)
+    queue_s = floats(_UNKNOWN, width=FRAMES)  # from enqueue to start of its collectives
+    baseline_queue_s = floats(_UNKNOWN)  # the same while it was healthy
+    queue_noise_s = floats()  # mean distance from it
 
     # stall channel: a Bernoulli CUSUM of steps
     stall_cusum = floats()
@@ -152,6 +155,9 @@ class CohortRows(Rows):
     first_frame_s = floats(_UNKNOWN)
     frames_per_sample = integers()  # averaged into one sample of about a second; 0 until known
     sample_s = floats(1.0)  # seconds that one sample stands for
+    window_frame = integers()  # `frames` when the pace was last looked at
+    window_s = floats(_UNKNOWN)  # when that was
+    paced_away = integers()  # windows in a row in which the job had another pace
     gap_s = floats(1.0)  # between two reports of one member
     patience_s = floats()  # silence after which a member is not live: several of its steps
     # Steps that were compared, in a ring by step number: members whose reports come late are
@@ -177,7 +183,16 @@ class CohortRows(Rows):
     step_sum_s = floats()
     step_level_sum = floats()
     step_count = floats()
+    span_s = floats(_UNKNOWN, width=FRAMES)  # of the last steps
     is_restless = flags()  # somebody in the job is suspected, or it has a fleet event
+    # step channel: a clipped CUSUM of these samples
+    step_base = floats(_UNKNOWN)  # usual log seconds, less what own times of all explain
+    step_noise = floats(_UNKNOWN)
+    step_slope = floats()  # how much longer steps are where own times of all are
+    step_usual_level = floats()
+    step_cusum = floats()
+    step_rose_at = integers()  # sample of steps at which the channel last was zero
+    step_learned = integers()  # samples so far when it was last learned
 
     # links
     transfer_s = floats(_UNKNOWN)  # time in collectives of the member that waits least, per step

@@ -13,10 +13,10 @@ from ingero.core.robust import Index
 from ingero.core.verdict.advance_channel import advance_effect
 from ingero.core.verdict.fast_channel import margin_of_error
 from ingero.core.verdict.job_steps import CalmSteps
-from ingero.core.verdict.loss import Loss, measure_loss
+from ingero.core.verdict.loss import MIN_LOSS, Loss, measure_loss
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.stall_channel import is_now_and_then, stall_period
+from ingero.core.verdict.stall_channel import do_steps_stall, is_now_and_then, stall_period
 from ingero.core.verdict.table import (
     ADVANCE,
     ALARM_FRAMES,
@@ -43,6 +43,9 @@ NEXT_STEP: Final = {
     "distinguish compute from host",
 }
 LATE_NEXT_STEP: Final = "nothing: the job does not lose time by it"
+QUEUED_LONGER, QUEUE_NOISE = 0.5, 0.02  # of the loss, and of the usual time in the queue
+QUEUE_NOISES = 2.0  # mean distances from the usual time in the queue
+AHEAD_LOST = 0.5  # of the delay, or of all that the host was ahead by
 HARMLESS = 0.9  # quantile of what peers enqueue late by without starting late
 MEASURED_BY: Final[dict[str, str]] = {
     CollectiveSource.EBPF: "host time between probes and waits for the GPU; "
@@ -87,7 +90,7 @@ def describe_member(
         node=member.node,
         rank=member.rank,
         job=member.job,
-        cause_class=_class_of(rows, index, peers, before),
+        cause_class=_class_of(registry, index, peers, loss, before),
         excess=round(excess, 4),
         error=round(error, 4),
         since=round(float(rows.since_s[index]), 3),
@@ -143,14 +146,22 @@ def _with_loss(verdict: Verdict, loss: Loss) -> Verdict:
     )
 
 
-def _class_of(rows: MemberRows, index: int, peers: Index, before: Verdict | None) -> CauseClass:
-    if rows.channel[index] == STALL:
-        return CauseClass.STALL
+def _class_of(
+    registry: MemberRegistry, index: int, peers: Index, loss: Loss, before: Verdict | None
+) -> CauseClass:
+    rows = registry.rows
     if before is not None and before.cause_class is not CauseClass.UNKNOWN:
         return before.cause_class
-    if rows.channel[index] != CHRONIC and is_now_and_then(rows, index):
+    if rows.channel[index] == STALL:
+        placed = (
+            None
+            if do_steps_stall(rows, registry.cohorts, index)
+            else _class_by_queue(rows, index, loss) or _class_where_it_arises(rows, index, peers)
+        )
+        return placed or CauseClass.STALL
+    if rows.channel[index] != CHRONIC and is_now_and_then(rows, registry.cohorts, index):
         return CauseClass.STALL
-    return cause_of(rows, index, peers)
+    return _class_by_queue(rows, index, loss) or cause_of(rows, index, peers)
 
 
 def _steps_said(loss: Loss) -> str:
@@ -198,6 +209,27 @@ def _class_where_it_arises(rows: MemberRows, index: int, peers: Index) -> CauseC
     excused = float(np.nanquantile(harmless, HARMLESS)) if np.isfinite(harmless).any() else 0.0
     start_s, enqueue_s = float(np.mean(start[late])), float(np.mean(enqueue[late]))
     return CauseClass.HOST if enqueue_s - excused >= 0.5 * start_s else CauseClass.COMPUTE
+
+
+def _class_by_queue(rows: MemberRows, index: int, loss: Loss) -> CauseClass | None:
+    """Compare how long the member's collectives wait for its GPU with how long they did.
+
+    A GPU that is slower falls further behind its host: they wait longer. A host that comes late
+    eats up what it was ahead by: they wait for less. Between the two, None.
+    """
+    usual_s, count = float(rows.baseline_queue_s[index]), int(rows.late_frames[index])
+    places = np.arange(max(count - FRAMES // 4, 0), count) % FRAMES
+    queue_s = rows.queue_s[index, places]
+    queue_s = queue_s[np.isfinite(queue_s)]
+    if len(queue_s) < ALARM_FRAMES or not usual_s > 0 or loss.slow_s is None:
+        return None
+    change_s = float(np.mean(queue_s)) - usual_s
+    if abs(change_s) < QUEUE_NOISES * rows.queue_noise_s[index]:
+        return None  # hosts that run several steps ahead wait for their GPUs now and then
+    if change_s > max(QUEUED_LONGER * loss.share, QUEUE_NOISE) * usual_s:
+        return CauseClass.COMPUTE
+    lost_s = max(loss.share, MIN_LOSS) * loss.slow_s
+    return CauseClass.HOST if -change_s > AHEAD_LOST * min(usual_s, lost_s) else None
 
 
 def _class_by_idle_time(rows: MemberRows, index: int, peers: Index) -> CauseClass:

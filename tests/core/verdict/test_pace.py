@@ -1,0 +1,66 @@
+"""The pace of a job: how many steps make a sample, also where the first ones were unusual."""
+
+import numpy as np
+import pytest
+from tests.support.verdict_world import START_S, blamed, member
+
+from ingero.contract.verdict import Verdict, VerdictState
+from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.own_times import make_batch
+
+RANKS, SLOW = 8, 5
+
+
+def run_paced(
+    paces: list[tuple[float, int]], slow_s: float, excess: float
+) -> tuple[VerdictEngine, list[tuple[float, Verdict]]]:
+    """Run a job with `paces` of (seconds, steps per second); one rank is slow from `slow_s` on."""
+    engine, rng = VerdictEngine(), np.random.default_rng(5)
+    members = np.array([engine.register(member(rank), START_S) for rank in range(RANKS)])
+    found, second, step = [], 0, 0
+    for seconds, per_s in paces:
+        for _ in range(int(seconds)):
+            rows = np.repeat(np.arange(step, step + per_s), RANKS)
+            log_own = rng.normal(0, 0.02 if per_s > 1 else 0.01, (per_s, RANKS))
+            if second >= slow_s:
+                log_own[:, SLOW] += np.log1p(excess)
+            batch = make_batch(np.tile(members, per_s), np.exp(log_own).ravel() / per_s, rows)
+            engine.observe(batch, START_S + second)
+            found += [(second, verdict) for verdict in engine.tick(START_S + second)]
+            step, second = step + per_s, second + 1
+    return engine, found
+
+
+def steps_per_sample(engine: VerdictEngine) -> int:
+    return int(engine.registry.cohorts.frames_per_sample[engine.registry.rows.cohort[0]])
+
+
+@pytest.mark.parametrize("paces", [[(8, 1), (152, 16)], [(8, 16), (152, 1)]])
+def test_a_job_whose_first_seconds_had_another_pace_is_sampled_once_a_second(
+    paces: list[tuple[float, int]],
+) -> None:
+    engine, found = run_paced(paces, 145, 0.10)
+    assert steps_per_sample(engine) == paces[-1][1]
+    assert blamed(found) == {SLOW}
+    first = next(at for at, verdict in found if verdict.state is VerdictState.STRAGGLER)
+    assert 145 < first <= 157
+
+
+def test_a_rank_that_makes_the_whole_job_slow_is_not_learned_as_normal() -> None:
+    engine, found = run_paced([(100, 16), (60, 4)], 100, 3.0)
+    assert steps_per_sample(engine) == 4
+    states = [verdict.state for _, verdict in found if verdict.rank == SLOW]
+    assert states[-1] is VerdictState.STRAGGLER
+    assert blamed(found) == {SLOW}
+
+
+def test_a_long_phase_of_short_steps_is_a_new_pace_and_a_short_one_is_not() -> None:
+    engine, found = run_paced([(640, 1), (200, 4), (30, 1)], 1e9, 0.0)
+    assert (steps_per_sample(engine), found) == (1, [])
+    engine, found = run_paced([(640, 1), (340, 4), (60, 4)], 1e9, 0.0)
+    assert (steps_per_sample(engine), found) == (4, [])
+
+
+def test_pauses_are_no_pace() -> None:
+    engine, _ = run_paced([(30, 8), (1, 0), (20, 0), (12, 8), (20, 0), (12, 8), (20, 0)], 1e9, 0.0)
+    assert steps_per_sample(engine) == 8
