@@ -113,7 +113,7 @@ class FleetService:
     async def start(self) -> None:
         """Bind every listener and serve; raise IngeroError and leave nothing open."""
         try:
-            self.judgement.episode_files.load()
+            self.judgement.load()
             self.receiver.sinks = self.exporters.build(self.config)
             await self._open_listeners()
         except BaseException:
@@ -189,7 +189,7 @@ class FleetService:
             try:
                 with self._listeners.operations.measured("tick"):
                     self.tick(time.monotonic())
-                await self.judgement.episode_files.settle()
+                await self.judgement.settle()
             except Exception:  # one failed tick must not stop all later ones
                 self.failed_ticks += 1
                 log.exception("tick_failed")

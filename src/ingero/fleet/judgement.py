@@ -15,6 +15,7 @@ from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict, encode_one
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.fleet.episodes.book import EpisodeBook
+from ingero.fleet.episodes.engine_states import EngineStates
 from ingero.fleet.episodes.files import EpisodeFiles
 from ingero.fleet.episodes.preamble import encode_preamble
 from ingero.fleet.intake.known_ranks import KnownRanks
@@ -45,6 +46,8 @@ class Judgement:
         self.episodes = EpisodeBook(preamble)
         kept_in = None if verdict.state_dir is None else verdict.state_dir / "episodes"
         self.episode_files = EpisodeFiles(self.episodes, kept_in)
+        engines_in = None if verdict.state_dir is None else verdict.state_dir / "engines"
+        self.engine_states = EngineStates(self.verdicts, engines_in)
         self._known = KnownRanks()
         self.alerts = _build_alerts(config, verdict.state_dir)
         self.inputs: InputLog | None = None
@@ -101,6 +104,16 @@ class Judgement:
             self.inputs = None
             log.error("recording_stopped", extra={"why": str(error)})
 
+    def load(self) -> None:
+        """Take over what an earlier process kept; raises StoreError."""
+        self.episode_files.load()
+        self.engine_states.load(time.time())
+
+    async def settle(self) -> None:
+        """Write what has changed."""
+        await self.episode_files.settle()
+        await self.engine_states.settle(time.time())
+
     def start(self) -> None:
         """Begin to deliver alerts."""
         if self.alerts is not None:
@@ -112,6 +125,7 @@ class Judgement:
             await self.alerts.stop()
         self.episodes.end()
         await self.episode_files.settle()
+        await self.engine_states.settle(time.time(), is_last=True)
         if self.inputs is not None:
             self.inputs.close()
 
