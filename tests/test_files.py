@@ -128,7 +128,8 @@ OTHER_WRITES = {
     "storage/trace/reading.py",
 }  # fmt: skip
 _OPENING = re.compile(
-    r"(?<!def )(?<!super\(\)\.)write_text\(|write_bytes\(|shutil\.(copy|copy2|copyfile|move)\(|O_CREAT|O_TRUNC"
+    r"(?<!def )(?<!super\(\)\.)write_text\(|write_bytes\(|O_CREAT|O_TRUNC"
+    r"|shutil\.(copy|copy2|copyfile|move)\("
     r"|open\([^)\n]*[\"'][wax]b?\+?[\"']"
 )
 
