@@ -289,7 +289,7 @@ def wait(
             span_s=np.full(rows.size, 2.0), advance_s=2.0 * np.asarray(share, float),
             start_late_s=np.full(rows.size, 0.3), enqueue_late_s=np.full(rows.size, 0.1),
         )  # fmt: skip
-        advance.keep_advances(rows, batch)
+        advance.keep_advances(rows, cohorts, batch)
         advance.close_advances(rows, cohorts, members, VerdictPolicy(), np.full(rows.size, first))
 
 
@@ -342,12 +342,12 @@ def test_how_late_host_and_gpu_were_is_kept_for_each_step() -> None:
 
 
 def test_steps_of_unknown_length_are_left_out() -> None:
-    rows, _ = table()
+    rows, cohorts = table()
     batch = make_batch(
         np.arange(3), np.ones(3), span_s=np.array([np.nan, 0.0, 2.0]),
         advance_s=np.array([1.0, 1.0, np.nan]),
     )  # fmt: skip
-    advance.keep_advances(rows, batch)
+    advance.keep_advances(rows, cohorts, batch)
     assert rows.advance_count[:3].tolist() == [0, 0, 0]
 
 

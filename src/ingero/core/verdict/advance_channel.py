@@ -38,11 +38,11 @@ UPPER, UPPER_SCALES = 0.9, 1.2816  # a quantile, and how many scales above the m
 FAR = 3.0  # scales: a larger advance is not learned as usual
 WIDER = 1.5  # the scale of a member is at most this many times the cohort's
 MAX_SHIFT = 0.01  # of a step
-QUEUE_SMOOTH = 0.02  # per step
+QUEUE_SMOOTH = 0.05  # per sample
 EXPLAINED = 0.3  # of the advance: own time must have grown by this part of it
 
 
-def keep_advances(rows: MemberRows, batch: SampleBatch) -> None:
+def keep_advances(rows: MemberRows, cohorts: CohortRows, batch: SampleBatch) -> None:
     """Add the advances of one step to the samples being made, and keep how late it began."""
     known = np.isfinite(batch.advance_s) & (batch.span_s > 0)
     if not known.any():
@@ -55,21 +55,24 @@ def keep_advances(rows: MemberRows, batch: SampleBatch) -> None:
     rows.enqueue_late_s[members, place] = batch.enqueue_late_s[known]
     rows.queue_s[members, place] = batch.queue_s[known]
     rows.late_frames[members] += 1
-    _follow_queue(rows, members, batch.queue_s[known])
+    _follow_queue(rows, cohorts, members, batch.queue_s[known])
 
 
-def _follow_queue(rows: MemberRows, members: Index, queue_s: Column) -> None:
-    """Learn how long collectives wait for the GPU while a member is not suspected."""
+def _follow_queue(rows: MemberRows, cohorts: CohortRows, members: Index, queue_s: Column) -> None:
+    """Learn how long collectives wait for the GPU while nobody seems to be slow."""
+    cohort = rows.cohort[members]
     calm = (rows.state[members] == HEALTHY) & ~(
         rows.advance_cusum[members] > CALM * rows.advance_limit[members]
     )
     calm &= ~(rows.cusum[members] > CALM * rows.limit[members]) & np.isfinite(queue_s)
+    calm &= cohorts.step_cusum[cohort] == 0.0
     chosen, before = members[calm], rows.baseline_queue_s[members[calm]]
+    smooth = QUEUE_SMOOTH / np.maximum(cohorts.frames_per_sample[cohort[calm]], 1)
     away = np.nan_to_num(queue_s[calm] - before)
     rows.baseline_queue_s[chosen] = np.nan_to_num(before, nan=0.0) + np.where(
-        np.isnan(before), queue_s[calm], QUEUE_SMOOTH * away
+        np.isnan(before), queue_s[calm], smooth * away
     )
-    rows.queue_noise_s[chosen] += QUEUE_SMOOTH * (np.abs(away) - rows.queue_noise_s[chosen])
+    rows.queue_noise_s[chosen] += smooth * (np.abs(away) - rows.queue_noise_s[chosen])
 
 
 def close_advances(

@@ -195,7 +195,7 @@ def _keep_residuals(registry: MemberRegistry, batch: SampleBatch, middle: Column
         update_stalls(rows, cohorts, members[warm], residual[warm], step[warm])
     rows.residual_sum[members] += residual
     rows.residual_count[members] += 1
-    keep_advances(rows, batch)
+    keep_advances(rows, cohorts, batch)
 
 
 def _keep_step(registry: MemberRegistry, batch: SampleBatch, own: Column, cohort: Index) -> None:
