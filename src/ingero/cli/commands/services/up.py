@@ -17,6 +17,7 @@ from ingero.cli.params import AS_JSON, stacked
 from ingero.compiled import install_command
 from ingero.config.deploy.ports import AGENT, ECHO, FLEET, PORTS
 from ingero.config.echo import certificate_beside, token_beside
+from ingero.files import replace_file
 from ingero.storage.runtime import RunningService, forget_services, note_services
 
 DATABASE = "echo.db"
@@ -112,7 +113,7 @@ async def _up(box: Box, as_json: bool) -> int:
         for child in children:
             if child is fleet:
                 text = fleet_config(folder, echo.addresses.get("grpc"))
-                (folder / "fleet-config.yaml").write_text(text)
+                replace_file(folder / "fleet-config.yaml", text.encode())
             if child is agent:
                 _write_agent_config(box, fleet.addresses["http"])
             await child.start()
@@ -152,7 +153,7 @@ def _write_agent_config(box: Box, fleet_http: str) -> None:
         "fleet": {"endpoint": f"http://{fleet_http}", "cluster_id": CLUSTER},
         "health": {"persistence": {"path": str(box.folder / "health-baseline.json")}},
     }
-    (box.folder / "agent.yaml").write_text(json.dumps(document, indent=2) + "\n")
+    replace_file(box.folder / "agent.yaml", f"{json.dumps(document, indent=2)}\n".encode())
 
 
 def _agent_command(folder: Path) -> list[str]:
