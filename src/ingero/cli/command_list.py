@@ -43,6 +43,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("fleet", OPERATE, "make a Fleet, let nodes join it", f"{_SERVICES}.fleet_admin:command"),
     ("silence", OPERATE, "mute alerts about a node or a job", f"{_COMMANDS}.silence:command"),
     ("alert", OPERATE, "send a test alert to a target", f"{_SERVICES}.alert:command"),
+    ("support-bundle", OPERATE, "collect what helpers need", f"{_SERVICES}.support_bundle:command"),
     ("rates", OPERATE, "show, check and update GPU prices", f"{_COMMANDS}.rates:command"),
     ("completion", OPERATE, "print a completion script", f"{_COMMANDS}.completion:command"),
 )  # fmt: skip

@@ -1,0 +1,152 @@
+"""What `ingero support-bundle` collects: texts by name, without secrets.
+
+Everything that fails is part of the answer: its text is the reason.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from ingero.agent.checks import run_checks
+from ingero.agent.host.sockets import find_socket
+from ingero.agent.service.health import SOCKET_NAME, ask_agent
+from ingero.children.output import output_of
+from ingero.cli.fleet_options import fleet_client
+from ingero.compiled import describe_parts
+from ingero.config.ingero import find_config, load_ingero
+from ingero.contract.api_paths import FLEET_EPISODES, FLEET_STATUS, HEALTHZ, PROMETHEUS
+from ingero.errors import IngeroError
+from ingero.files import read_regular
+from ingero.storage.caller import home
+
+MAX_TEXT_BYTES: Final = 4 << 20
+MAX_LOG_BYTES: Final = 1 << 20
+MAX_EPISODES: Final = 20
+COMMAND_S: Final = 10.0
+REMOVED: Final = "[removed]"
+UNITS: Final = ("ingero-agent", "ingero-fleet", "ingero-echo")
+# settings that hold a secret themselves; those that name a file of secrets end in `_file`
+_SECRET: Final = re.compile(
+    r"(token|secret|password|passwd|routing_key|api_key|authorization)$", re.I
+)
+_CREDENTIALS: Final = re.compile(r"(\w+://)[^/@\s]+@")
+_CODE: Final = re.compile(r"ij1_[A-Za-z0-9_-]{64}")
+
+
+def collect(fleet_config: Path | None) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each file of a bundle."""
+    secrets = known_secrets()
+    parts: dict[str, Callable[[], str]] = {
+        "versions.txt": versions,
+        "checks.json": _checks,
+        "ingero.yaml": lambda: _configuration(find_config()),
+        "fleet-config.yaml": lambda: _configuration(fleet_config),
+        "agent-health.json": lambda: _agent(HEALTHZ),
+        "agent-metrics.txt": lambda: _agent(PROMETHEUS),
+        "fleet-status.json": lambda: _fleet(FLEET_STATUS),
+        "fleet-episodes.json": _episodes,
+        **{f"logs/{unit}.log": lambda unit=unit: _journal(unit) for unit in UNITS},  # type: ignore[misc]  # a default argument binds the loop's value
+        **{f"logs/up-{path.name}": lambda path=path: _tail(path) for path in _up_logs()},  # type: ignore[misc]  # as above
+    }
+    for name, part in parts.items():
+        try:
+            text = part()
+        except (IngeroError, OSError, ValueError, yaml.YAMLError) as error:
+            text = f"not available: {error}\n"
+        yield name, clean(text[:MAX_TEXT_BYTES], secrets)
+
+
+def known_secrets() -> list[str]:
+    """Return the secrets that this machine is configured with, to be removed wherever they are."""
+    found = [value for name, value in os.environ.items() if _SECRET.search(name)]
+    try:
+        config = load_ingero()
+    except IngeroError:
+        return [value for value in found if len(value) >= 8]
+    for file in (config.fleet.token_file, config.agent.api.token_file):
+        try:
+            found.append(read_regular(file, 1 << 20).decode().strip() if file else "")
+        except (IngeroError, OSError, UnicodeDecodeError):
+            continue
+    return [value for value in found if len(value) >= 8]
+
+
+def clean(text: str, secrets: list[str]) -> str:
+    """Return a text without secrets, join codes and credentials in addresses."""
+    for secret in secrets:
+        text = text.replace(secret, REMOVED)
+    return _CODE.sub(REMOVED, _CREDENTIALS.sub(rf"\1{REMOVED}@", text))
+
+
+def redacted(document: Any) -> Any:
+    """Return a configuration without the values of secret settings and of headers."""
+    if isinstance(document, dict):
+        return {
+            name: REMOVED
+            if _SECRET.search(str(name)) and not isinstance(value, dict | list)
+            else dict.fromkeys(value, REMOVED)
+            if name == "headers" and isinstance(value, dict)
+            else redacted(value)
+            for name, value in document.items()
+        }
+    return [redacted(each) for each in document] if isinstance(document, list) else document
+
+
+def versions() -> str:
+    """Return the versions of everything that matters."""
+    names = sorted({each.name for each in importlib.metadata.distributions() if each.name})
+    packages = "".join(f"  {name} {importlib.metadata.version(name)}\n" for name in names)
+    return (
+        f"ingero {importlib.metadata.version('ingero')}\n{describe_parts()}\n"
+        f"Python {sys.version}\n{platform.platform()}\npackages:\n{packages}"
+    )
+
+
+def _checks() -> str:
+    return json.dumps([msgspec.to_builtins(check) for check in run_checks()], indent=1) + "\n"
+
+
+def _configuration(path: Path | None) -> str:
+    if path is None:
+        return "there is none\n"
+    document = yaml.safe_load(read_regular(path, MAX_TEXT_BYTES))
+    return f"# {path}\n{yaml.safe_dump(redacted(document), sort_keys=False)}"
+
+
+def _agent(question: str) -> str:
+    return ask_agent(find_socket(SOCKET_NAME), question)[1].decode()
+
+
+def _fleet(path: str) -> str:
+    client = fleet_client(None, None)
+    return client.download(path, MAX_TEXT_BYTES).decode() + "\n"
+
+
+def _episodes() -> str:
+    listed = json.loads(_fleet(FLEET_EPISODES))
+    episodes = listed["episodes"] if isinstance(listed, dict) else listed
+    return json.dumps(episodes[:MAX_EPISODES], indent=1) + "\n"
+
+
+def _journal(unit: str) -> str:
+    command = ["journalctl", "--no-pager", "--output=short-iso", "--lines=2000", f"--unit={unit}"]
+    return output_of(command, MAX_LOG_BYTES, COMMAND_S)
+
+
+def _up_logs() -> list[Path]:
+    return sorted((home() / ".ingero" / "up").glob("*.log"))
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - MAX_LOG_BYTES, 0))
+        return file.read(MAX_LOG_BYTES).decode(errors="replace")
