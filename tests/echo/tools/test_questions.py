@@ -90,6 +90,8 @@ def logs() -> Iterator[bytes]:
     }
     yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-5", "straggler", rank=40, **facts), 2)
     yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-6", "resolved", "e2"), 3)
+    stalled = {"class": "hang", "job": "llama", "engine": "vllm on port 8000, pid 7"}
+    yield log("serve", None, names.VERDICT_EVENT, verdict("gpu-7", "straggler", "e3", **stalled), 5)
     chain = {
         "id": "c-1",
         "severity": "HIGH",
@@ -384,3 +386,10 @@ def test_answers_are_bounded(echo: RunningEcho, tmp_path: Path) -> None:
         found = echo.sql(f"SELECT * FROM range({rows})", limit=limit).json["data"]
         assert (len(found["rows"]), found["truncated"]) == (1000, truncated), "V10c"
     assert echo.sql("SELECT 1", limit=10_001).code == "bad_argument"
+
+
+def test_verdicts_about_engines_name_the_engine(echo: RunningEcho) -> None:
+    sql = "SELECT node_id, job_id, engine FROM verdicts WHERE engine IS NOT NULL"
+    assert echo.answer("run_analysis", sql=sql)["rows"] == [
+        ["gpu-7", "llama", "vllm on port 8000, pid 7"]
+    ]

@@ -85,6 +85,25 @@ def test_migrations_run_once_in_order_and_a_newer_database_is_refused(
         migrate(database)
 
 
+@pytest.mark.parametrize(
+    ("version", "newer"),
+    [
+        (2, ("loss", "loss_error", "at_most", "cause", "link", "shared", "collective", "engine")),
+        (5, ("collective", "engine")),
+        (6, ("engine",)),
+    ],
+)
+def test_a_database_of_an_earlier_version_gets_what_it_lacks(
+    database: duckdb.DuckDBPyConnection, version: int, newer: tuple[str, ...]
+) -> None:
+    whole = database.execute("DESCRIBE verdicts").fetchall()
+    for name in newer:
+        database.execute(f"ALTER TABLE verdicts DROP COLUMN {name}")
+    database.execute(f"UPDATE meta SET value = {version} WHERE key = 'schema_version'")
+    assert migrate(database) == version
+    assert database.execute("DESCRIBE verdicts").fetchall() == whole
+
+
 def test_a_failed_step_leaves_the_old_version(database: duckdb.DuckDBPyConnection) -> None:
     broken = {
         **MIGRATIONS,

@@ -79,7 +79,10 @@ def tail_chain(op: OpSummary, evidence: Evidence, host: Host) -> Chain | None:
     causes = " + ".join(draft.causes)
     layer = Layer.CUDA if op.key[0] == Source.CUDA else Layer.DRIVER
     symptom = TimelineEntry(
-        layer, name, f"p99={p99} ({op.tail_ratio:.1f}x p50={p50})", op.p99_ns // 1000
+        layer,
+        name,
+        f"p99={p99} ({op.tail_ratio:.1f}x p50={p50}) in these seconds",
+        op.p99_ns // 1000,
     )
     return Chain(
         name=f"tail-{draft.severity.lower()}-{name}",

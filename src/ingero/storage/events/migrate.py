@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from ingero.errors import StoreError
-from ingero.storage.events.lateness import LATENESS
 from ingero.storage.events.schema import (
     AUDIT_LOG,
     CAUSAL_CHAINS,
+    LATENESS,
     META,
     NCCL_OPS,
     TABLES,
@@ -16,7 +16,7 @@ from ingero.storage.events.schema import (
 )
 from ingero.storage.events.table import Table
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 
 
 class Connection(Protocol):
@@ -65,7 +65,8 @@ def comments(table: Table) -> list[str]:
     ]
 
 
-# the statements that lead from the previous version to this one; a released step never changes
+# The statements that lead from the previous version to this one; a released step never changes.
+# The newest step that changes a table describes it: an older one would name columns to come.
 MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
     1: create_statements(),
     # a database that is created now has these columns from its first step
@@ -79,9 +80,9 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
     3: [
         *(
             f"ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS {name} {kind}"
-            for name, kind, _ in VERDICTS.columns[-7:-1]
+            for name, kind, _ in VERDICTS.columns
+            if name in ("loss", "loss_error", "at_most", "cause", "link", "shared")
         ),
-        *comments(VERDICTS),
     ],
     4: [
         *(
@@ -93,7 +94,8 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
         *comments(NCCL_OPS),
     ],
     5: [f"CREATE OR REPLACE VIEW {LATENESS.name} AS {LATENESS.sql}", *comments(LATENESS)],
-    6: ["ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS collective VARCHAR", *comments(VERDICTS)],
+    6: ["ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS collective VARCHAR"],
+    7: ["ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS engine VARCHAR", *comments(VERDICTS)],
 }
 
 

@@ -188,7 +188,7 @@ SELECT seq, idx, ts, received_ts, cluster_id, o->>'$.episode', o->>'$.state',
   {_VERDICT_FIELDS["peers"]}, {_VERDICT_FIELDS["usd_per_hour"]}, {_VERDICT_FIELDS["confidence"]},
   o->>'$.evidence', o->>'$.next', {_VERDICT_FIELDS["loss"]}, {_VERDICT_FIELDS["loss_error"]},
   coalesce(TRY_CAST(o->>'$.at_most' AS BOOLEAN), false), o->>'$.cause', o->>'$.link',
-  o->>'$.shared', o->>'$.collective'
+  o->>'$.shared', o->>'$.collective', o->>'$.engine'
 FROM (SELECT *, {_OBJECT} AS o FROM batch
   WHERE metric_name = '{names.VERDICT_EVENT}' AND kind = 'log')"""
 

@@ -8,7 +8,7 @@ of its own, and views turn it into increases.
 
 from typing import Final
 
-from ingero.storage.events.lateness import LATENESS
+from ingero.storage.events.lateness import lateness_view
 from ingero.storage.events.table import Table
 
 _IDENTITY = (
@@ -210,6 +210,8 @@ NCCL_OPS: Final = Table(
     ),
 )
 
+LATENESS: Final = lateness_view(NCCL_OPS)
+
 VERDICTS: Final = Table(
     "verdicts",
     "Fleet's verdicts: one row per change of an episode. The latest row of an episode is its "
@@ -223,7 +225,7 @@ VERDICTS: Final = Table(
         (
             "state",
             "VARCHAR",
-            "suspect, straggler, late, recovering, resolved, fleet_event, not_sure",
+            "suspect, straggler, late, recovering, resolved, fleet_event, not_sure, overloaded",
         ),
         ("node_id", "VARCHAR", "Node"),
         ("rank", "INTEGER", "Rank; NULL for the whole node"),
@@ -231,7 +233,8 @@ VERDICTS: Final = Table(
         (
             "class",
             "VARCHAR",
-            "Why: compute, host, network, hang, stall, structural, data_imbalance, fleet, unknown",
+            "Why: compute, host, network, hang, stall, structural, data_imbalance, fleet, "
+            "kv_cache, queue, unknown",
         ),
         ("excess", "DOUBLE", "Share by which its own time exceeds that of its peers"),
         ("error", "DOUBLE", "Error bar of excess"),
@@ -249,6 +252,12 @@ VERDICTS: Final = Table(
         ("link", "VARCHAR", "The two ends of a slow link"),
         ("shared", "VARCHAR", "What the ranks of a group event have in common"),
         ("collective", "VARCHAR", "Where the job waits for the rank: operation, size and ranks"),
+        (
+            "engine",
+            "VARCHAR",
+            "Kind, port and process of an inference engine, whose model is in job_id; NULL for "
+            "training",
+        ),
     ),
 )
 
