@@ -92,11 +92,11 @@ def report(trials: Trials, chosen: int, took_s: float) -> bool:
     count = killed + len(trials.survived)
     harmless = sum(mutant.name in reasons for mutant in trials.survived)
     share = killed / count if count else 0.0
-    limits = sum(test.startswith("time") for test in trials.killed.values())
+    limits = sum(test.startswith("time limit") for test in trials.killed.values())
     print(
         f"{trials.room.name}: {killed} of {count} mutants killed ({share:.1%}, at least "
         f"{lower_bound(killed, count):.1%}); without {harmless} accepted survivors "
-        f"{killed / max(1, count - harmless):.1%}; {limits} by a limit of time or memory; "
+        f"{killed / max(1, count - harmless):.1%}; {limits} by a limit of time; "
         f"{chosen - count} not tried; {took_s:.0f} s"
     )
     for name in sorted(mutant.name for mutant in trials.survived):

@@ -34,6 +34,8 @@ OPTIONS = (
 )  # fmt: skip
 _MOST_MEMORY = 6 << 30
 _KILLED = 1
+_LIMITS = (signal.SIGPROF, signal.SIGALRM)
+MAX_CRASHES = 5
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 1 << 14, 1 << 18
 
 
@@ -84,6 +86,7 @@ class Trials:
             for item in session.items:
                 use_few_examples(item)
             self._session = session
+            self._crashed = 0
             cache = self._folder / "measured" if self.tests else self.kept.measured
             self._tests = measure(session, self._folder, self.room, cache)
             self._noticed: Counter[tuple[str, str]] = Counter()
@@ -162,8 +165,12 @@ class Trials:
             os.killpg(pid, signal.SIGKILL)
         last = (folder / "last").read_text() if (folder / "last").exists() else "import"
         shutil.rmtree(folder, ignore_errors=True)
-        if os.WIFSIGNALED(status):
-            self._dies(mutant, f"time or memory limit in {last}")
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) not in _LIMITS:
+            self._crashed += 1  # says nothing about the tests: packages were changed meanwhile
+            if self._crashed > MAX_CRASHES:
+                sys.exit(f"{self._crashed} trials crashed; start again (--resume)")
+        elif os.WIFSIGNALED(status):
+            self._dies(mutant, f"time limit in {last}")
         elif os.WEXITSTATUS(status) == _KILLED:
             self._dies(mutant, last)
             self._noticed[mutant.file, last] += 1

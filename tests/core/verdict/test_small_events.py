@@ -8,13 +8,14 @@ from tests.core.verdict.test_event_rules import cohorts_of, linked
 from tests.core.verdict.test_verdict_words import POLICY, world
 
 from ingero.contract.verdict import VerdictState
-from ingero.core.verdict.events import fleet_events
+from ingero.core.verdict.events import fleet_events, links
 from ingero.core.verdict.events.describe import describe_moves
 from ingero.core.verdict.events.job_events import ADOPT_S, JobEvents
 from ingero.core.verdict.events.moves import Moves
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.table import (
     FAST,
+    RECOVERING,
     STRAGGLER,
     CohortRows,
 )
@@ -163,3 +164,29 @@ def test_a_level_that_jumps_for_a_second_is_smoothed() -> None:
     cohorts.level[0] = 0.5
     fleet_events._is_slower(cohorts, 1000.0)
     assert cohorts.slow_level[0] == pytest.approx(0.05)
+
+
+def test_what_a_cohort_wanders_anyway_is_learned_from_small_changes() -> None:
+    cohorts = slower_cohort(0.0, wander=0.01)
+    cohorts.slow_level[0] = cohorts.level[0] = 0.02
+    fleet_events._is_slower(cohorts, 1000.0)
+    assert cohorts.wander[0] == pytest.approx(math.sqrt(0.01**2 + 0.004 * (0.02**2 - 0.01**2)))
+    cohorts = slower_cohort(0.0, wander=0.01)
+    fleet_events._is_slower(cohorts, 1000.0)
+    assert cohorts.wander[0] == pytest.approx(0.01), "a standstill says nothing"
+
+
+def test_the_end_of_a_slow_period_is_noted_when_a_member_recovers() -> None:
+    registry = world()
+    events, job = JobEvents(registry, POLICY), int(registry.rows.job[0])
+    events._moves.begin(job, 0, 0.0)
+    events.note(0, RECOVERING, 100.0)
+    assert events._moves.going_on(job) == []
+    assert events._moves.periods[job][0].ended_s == 100.0
+
+
+def test_the_least_transfer_is_that_of_the_same_job() -> None:
+    job, values = np.array([0, 2, 2, 1]), np.array([0.5, 0.3, 0.1, np.nan])
+    found = links._least_of_job(job, values)
+    assert found[:3].tolist() == [0.5, 0.1, 0.1]
+    assert np.isnan(found[3])

@@ -24,6 +24,7 @@ from ingero.core.verdict.table import (
     SUSPECT,
 )
 from ingero.core.verdict.verdicts import describe_member
+from ingero.core.verdict.what_if import most_lost
 from ingero.errors import ConfigError
 
 
@@ -39,25 +40,29 @@ def stalling(slow_steps: int, of: int = 40, by: float = 1.0) -> MemberRegistry:
 
 
 def test_a_member_stalls_now_and_then_when_only_few_of_its_steps_are_slow() -> None:
-    assert is_now_and_then(stalling(5).rows, 0)
-    assert not is_now_and_then(stalling(40, by=0.5).rows, 0), "it is always slow"
+    def found(registry: MemberRegistry) -> bool:
+        return is_now_and_then(registry.rows, registry.cohorts, 0)
+
+    assert found(stalling(5))
+    assert not found(stalling(40, by=0.5)), "it is always slow"
     few = stalling(5)
     few.rows.recent_stalls[0] = 2.0
-    assert not is_now_and_then(few.rows, 0)
+    assert not found(few)
     unknown = stalling(5)
     unknown.rows.own_s[0] = np.nan
-    assert not is_now_and_then(unknown.rows, 0)
+    assert not found(unknown)
 
 
 @pytest.mark.parametrize(("slow_steps", "channel"), [(5, STALL), (40, FAST)])
 def test_suspects_are_judged_by_stalls_where_these_are_all_that_is_slow(
     slow_steps: int, channel: int
 ) -> None:
-    rows = stalling(slow_steps, by=0.5).rows
+    registry = stalling(slow_steps, by=0.5)
+    rows = registry.rows
     rows.state[0], rows.channel[0] = SUSPECT, FAST
     stalls = np.zeros(rows.size, bool)
     stalls[0] = True
-    _find_stalls(rows, stalls)
+    _find_stalls(registry, stalls)
     assert rows.channel[0] == channel
 
 
@@ -204,3 +209,48 @@ def test_a_cohort_of_fewer_than_three_is_small_after_ten_seconds(
     cohort = engine.registry.rows.cohort[0]
     assert engine.registry.cohorts.is_small[cohort] == is_small
     assert engine.registry.cohorts.expected[cohort] == members
+
+
+def test_small_cohorts_are_found_after_exactly_ten_seconds() -> None:
+    engine = VerdictEngine()
+    index = engine.register(Member(cluster="c", node="n", rank=1, job="j"), 100.0)
+    assert index is not None
+    cohort = engine.registry.rows.cohort[index]
+    for now_s, is_small in ((109.9, False), (110.0, True)):
+        engine.registry.rows.last_seen_s[index] = now_s
+        engine._update_expected(now_s)
+        assert engine.registry.cohorts.is_small[cohort] == is_small
+
+
+def test_the_length_of_steps_is_not_known_before_the_fourth() -> None:
+    engine = VerdictEngine()
+    for rank in range(3):
+        engine.register(Member(cluster="c", node=f"n{rank}", rank=rank, job="j"), 0.0)
+    cohorts, cohort = engine.registry.cohorts, engine.registry.rows.cohort[0]
+    cohorts.gap_s[:] = 1.0
+    for frames, patience_s in ((3, 300.0), (4, 30.0)):
+        cohorts.frames[:] = frames
+        engine.tick(100.0)
+        assert cohorts.patience_s[cohort] == patience_s
+
+
+def test_a_verdict_has_four_digits_of_its_loss() -> None:
+    verdict = describe_member(world(excess=math.log1p(1 / 6)), 0, POLICY)
+    assert (verdict.loss, verdict.excess) == (0.1429, 0.1667)
+
+
+@pytest.mark.parametrize(("slow", "is_sure"), [(1, True), (2, False)])
+def test_two_of_three_that_are_slow_may_be_the_usual_ones(slow: int, is_sure: bool) -> None:
+    registry = world(ranks=3)
+    registry.rows.state[:slow] = STRAGGLER
+    state = describe_member(registry, 0, POLICY).state
+    assert (state is VerdictState.STRAGGLER) == is_sure
+
+
+def test_stalls_cost_their_excess_of_the_usual_own_time_as_often_as_they_come() -> None:
+    """Of own times of 0.5 s, a stall of half of it in every tenth step costs 25 ms per step."""
+    registry = world()
+    rows = registry.rows
+    rows.own_s[:8], rows.span_s[:8], rows.channel[0] = 0.5, 1.0, STALL
+    most = most_lost(registry, 0, PEERS, excess=0.5, period=10)
+    assert most == pytest.approx(0.025 / 1.0, rel=0.05)

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.core.verdict.test_verdict_words import POLICY, world
 
 from ingero.core.verdict import baseline, residuals
 from ingero.core.verdict.advance_channel import _learn as learn_advances
+from ingero.core.verdict.advance_channel import close_advances
 from ingero.core.verdict.baseline import YOUNG, forget_start, relearn
 from ingero.core.verdict.job_steps import BLOCK
 from ingero.core.verdict.loss import change_of_step
@@ -21,6 +23,7 @@ from ingero.core.verdict.table import (
     HISTORY,
     RECENT_HISTORY,
     STALL,
+    STRAGGLER,
 )
 from ingero.core.verdict.verdicts import episode_id
 
@@ -115,21 +118,6 @@ def test_a_late_sample_needs_two_peers_at_its_step(members: int, too_late: int) 
     assert residuals.take_late(registry, late, 101.0) == too_late
 
 
-@pytest.mark.parametrize(("frames", "per_sample"), [(2, 0), (3, 1), (50, 10)])
-def test_the_pace_of_a_job_is_known_after_three_steps_in_five_seconds(
-    frames: int, per_sample: int
-) -> None:
-    registry = world()
-    cohorts = registry.cohorts
-    cohorts.first_frame_s[1], cohorts.frames[1] = 100.0, frames
-    residuals._find_pace(registry, np.array([1]), 104.9)
-    assert cohorts.frames_per_sample[1] == 0
-    residuals._find_pace(registry, np.array([1]), 105.0)
-    assert cohorts.frames_per_sample[1] == per_sample
-    if per_sample:
-        assert cohorts.sample_s[1] == pytest.approx(5.0 / frames * per_sample)
-
-
 @pytest.mark.parametrize(("per_sample", "moved"), [(1, 0.02), (10, 0.002), (0, 0.02)])
 def test_a_baseline_follows_whole_samples(per_sample: int, moved: float) -> None:
     registry = world()
@@ -138,7 +126,7 @@ def test_a_baseline_follows_whole_samples(per_sample: int, moved: float) -> None
     registry.cohorts.frames_per_sample[1] = per_sample
     members = np.arange(4)
     batch = make_batch(members, np.full(4, math.e), np.full(4, 1))
-    residuals._follow_baselines(registry, batch, registry.rows.cohort[members])
+    residuals._follow_baselines(registry, batch, np.ones(4), registry.rows.cohort[members])
     assert registry.rows.baseline_log_own[0] == pytest.approx(moved)
 
 
@@ -240,3 +228,60 @@ def test_a_slowdown_is_not_learned_as_the_usual_advance(moved: float, is_learned
     learn_advances(rows, registry.cohorts, 1, POLICY)
     assert rows.advance_bias[0] == pytest.approx(first[0] + (moved if is_learned else 0), abs=1e-3)
     assert rows.advance_bias[1:8] == pytest.approx(first[1:], abs=1e-6)
+
+
+def advances(share: float, *, cusum: float = 0.0, state: int = 0) -> MemberRegistry:
+    """Return a world in which the first member has a baseline, and one sample is closed."""
+    registry = world()
+    rows = registry.rows
+    rows.advance_learned[:8], rows.advance_samples[:8] = 20, 20
+    rows.advance_bias[:8], rows.advance_scale[:8] = 0.01, 0.01
+    rows.advance_limit[:8], rows.advance_k[:8] = 10.0, 0.75
+    rows.advance_cusum[0], rows.state[0] = cusum, state
+    rows.advance_sum[0], rows.advance_count[0] = 2 * share, 2
+    first = np.full(8, 30.0)
+    close_advances(rows, registry.cohorts, np.arange(8), POLICY, first)
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("given", "is_learned"),
+    [
+        ({"share": 0.012}, True),
+        ({"share": 0.05}, False),  # far above what is usual
+        ({"share": 0.012, "cusum": 5.0}, False),  # the channel has risen
+        ({"share": 0.012, "state": STRAGGLER}, False),
+    ],
+)
+def test_advances_are_learned_while_a_member_is_calm(
+    given: dict[str, Any], is_learned: bool
+) -> None:
+    rows = advances(**given).rows
+    assert rows.advance_samples[0] == (21 if is_learned else 20)
+    assert rows.advance_samples[1] == 20, "without an advance there is nothing to learn"
+    assert (rows.advance_sum[0], rows.advance_count[0]) == (0.0, 0.0)
+
+
+def test_a_baseline_level_is_set_once() -> None:
+    registry = world()
+    rows, cohorts = registry.rows, registry.cohorts
+    rows.baseline_samples[:8], rows.own_scale[:8] = 60, 0.01
+    cohorts.level[1], cohorts.baseline_level[1] = 0.3, np.nan
+    baseline.compute_cohort(rows, cohorts, 1, POLICY)
+    assert cohorts.baseline_level[1] == pytest.approx(0.3)
+    cohorts.level[1] = 0.9
+    baseline.compute_cohort(rows, cohorts, 1, POLICY)
+    assert cohorts.baseline_level[1] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("cusum", "is_learned"), [(0.9, True), (1.1, False)])
+def test_a_baseline_is_not_learned_from_a_tenth_of_the_limit_on(
+    cusum: float, is_learned: bool
+) -> None:
+    registry = world()
+    rows = registry.rows
+    rows.baseline_log_own[:8], rows.state[0], rows.cusum[0] = 0.0, 0, cusum
+    members = np.arange(4)
+    batch = make_batch(members, np.full(4, math.e), np.full(4, 1))
+    residuals._follow_baselines(registry, batch, np.ones(4), rows.cohort[members])
+    assert (rows.baseline_log_own[0] > 0) == is_learned
