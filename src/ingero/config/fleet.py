@@ -17,7 +17,12 @@ from ingero.config.fleet_exporters import (
     PrometheusExporterConfig,
     exporter_kind,
 )
-from ingero.config.fleet_listeners import ACCESS_HELP, ListenerConfig, ListenerTlsConfig
+from ingero.config.fleet_listeners import (
+    ACCESS_HELP,
+    ListenerConfig,
+    ListenerTlsConfig,
+    ProxyConfig,
+)
 from ingero.config.fleet_processor import IngeroProcessorConfig
 from ingero.config.values import check_address
 from ingero.core.setting import setting
@@ -135,8 +140,11 @@ class ThresholdExtensionConfig:
     )
     tls: ListenerTlsConfig | None = None
     token_file: Path | None = setting(None, help=ACCESS_HELP)
+    proxy: ProxyConfig | None = None
 
     def __post_init__(self) -> None:
+        if self.proxy is not None and self.token_file is None:
+            raise ConfigError("proxy: without a token_file everybody is admitted anyway")
         check_address("agent_endpoint", self.agent_endpoint)
         check_address("admin_endpoint", self.admin_endpoint)
         if not is_loopback(self.admin_endpoint):

@@ -169,3 +169,6 @@ CAUSAL_CHAIN_EVENT: Final = "ingero.causal_chain"
 # The folder of the NCCL plugin's rings, unless the variable names another one.
 RING_FOLDER: Final = "/dev/shm"  # noqa: S108 - files there are owner-only and never followed through links
 RING_FOLDER_VARIABLE: Final = "INGERO_NCCL_RING_DIR"
+
+# A reverse proxy that signs users in proves with it that it is the proxy
+PROXY_SECRET_HEADER: Final = "x-ingero-proxy-secret"  # noqa: S105 - the name of a header

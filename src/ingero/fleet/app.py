@@ -35,7 +35,7 @@ from ingero.fleet.exporters import FleetExporters
 from ingero.fleet.forward import Forwarder
 from ingero.fleet.judgement import Judgement
 from ingero.fleet.limits.api import limit_routes
-from ingero.fleet.listeners import FleetListeners
+from ingero.fleet.listeners import FleetListeners, signed_in_users
 from ingero.fleet.metrics import (
     certificate_families,
     cluster_families,
@@ -162,6 +162,7 @@ class FleetService:
                 secrets.access.issued = lambda: enrolment.keys
 
     def _threshold_app(self, access: Access) -> Starlette:
+        access.users = signed_in_users(self.config.extensions.ingero_threshold.proxy)
         page = live_routes(
             self.live,
             self.verdicts,

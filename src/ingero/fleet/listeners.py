@@ -1,6 +1,7 @@
 """The sockets that Fleet serves: HTTP and gRPC, each with its own token and certificates."""
 
 import asyncio
+import ipaddress
 import logging
 import ssl
 import time
@@ -10,21 +11,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ingero.config.fleet import Listener
-from ingero.config.fleet_listeners import ListenerTlsConfig
+from ingero.config.fleet_listeners import ListenerTlsConfig, ProxyConfig
 from ingero.fleet.receive import Receiver
 from ingero.fleet.zpages.operations import Operations, Timed
 from ingero.transport.access import Access
 from ingero.transport.admission import Admission
-from ingero.transport.bearer import read_keys
+from ingero.transport.bearer import read_keys, read_token_file, token_digest
 from ingero.transport.browsers import BrowserGuard
 from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind
+from ingero.transport.local.proxy import SignedInUsers
 from ingero.transport.tls import is_loopback, renew_context, server_context
 
 if TYPE_CHECKING:
     from ingero.transport.otlp.server_grpc import GrpcListener
 
 log = logging.getLogger(__name__)
+
+
+def signed_in_users(proxy: ProxyConfig | None) -> SignedInUsers | None:
+    """Return how users of a reverse proxy are known; raises AuthError for its secret."""
+    if proxy is None:
+        return None
+    secret = read_token_file(proxy.secret_file) if proxy.secret_file else None
+    return SignedInUsers(
+        proxy.user_header,
+        tuple(ipaddress.ip_network(address) for address in proxy.addresses),
+        token_digest(secret) if secret else None,
+        frozenset(proxy.operators),
+    )
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 from ingero.transport.bearer import BEARER_NEEDED, Key, TokenScope, parse_bearer, token_digest
+from ingero.transport.local.proxy import SignedInUsers
 from ingero.transport.rate_limit import RateLimit, address_group
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class Access:
         self._failures = RateLimit(FAILURES_AT_ONCE / 60, FAILURES_AT_ONCE)
         self.is_required = keys is not None
         # the tokens of enrolled nodes, by digest; nobody can choose a digest to learn from its time
+        # users that a reverse proxy has signed in
+        self.users: SignedInUsers | None = None
         self.issued: Callable[[], Mapping[bytes, Key]] = dict
 
     def replace(self, keys: Iterable[Key], now_s: float) -> None:
@@ -107,7 +110,7 @@ class Access:
         now_s = time.monotonic()
         key = self.find(authorization, now_s)
         if key is not None:
-            return key if key.may(*scopes) else Denied(HTTPStatus.FORBIDDEN, _lacks(scopes))
+            return key if key.may(*scopes) else Denied(HTTPStatus.FORBIDDEN, lacks_scope(scopes))
         wait_s = self._failures.take(address_group(address), now_s)
         if not wait_s:
             return Denied(HTTPStatus.UNAUTHORIZED, BEARER_NEEDED)
@@ -116,5 +119,6 @@ class Access:
         return Denied(HTTPStatus.TOO_MANY_REQUESTS, message, after_s)
 
 
-def _lacks(scopes: tuple[TokenScope, ...]) -> str:
+def lacks_scope(scopes: tuple[TokenScope, ...]) -> str:
+    """Return the reason why a sender is refused."""
     return f"this token lacks the scope {' or '.join(scopes)}"

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ingero.contract.names import JSON_TYPE
 from ingero.errors import TooLarge, Unavailable
-from ingero.transport.access import Access, Denied
+from ingero.transport.access import Access, Denied, lacks_scope
 from ingero.transport.admission import Admission, AdmittedApp
 from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER, Key, TokenScope
 from ingero.transport.connections import ConnectionRoom, Handshake, TlsAcceptor
@@ -68,7 +68,7 @@ def require_token(
 
     async def check(request: Request) -> Response:
         address = request.client.host if request.client else None
-        admitted = access.check(request.headers.get(AUTHORIZATION), address, *scopes)
+        admitted = _admitted(access, request, address, scopes)
         if isinstance(admitted, Denied):
             return denied_response(admitted)
         if request.method not in SAFE_METHODS and not is_json(request):
@@ -78,6 +78,18 @@ def require_token(
         return await endpoint(request)
 
     return check
+
+
+def _admitted(
+    access: Access, request: Request, address: str | None, scopes: tuple[TokenScope, ...]
+) -> Key | Denied:
+    """Return who sends a request: the owner of a token, or a user that a proxy has signed in."""
+    header = request.headers.get(AUTHORIZATION)
+    if header is None and access.users is not None:
+        user = access.users.find(request.headers, address)
+        if user is not None:
+            return user if user.may(*scopes) else Denied(HTTPStatus.FORBIDDEN, lacks_scope(scopes))
+    return access.check(header, address, *scopes)
 
 
 def require_all_clusters(
