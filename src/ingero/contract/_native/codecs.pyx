@@ -7,7 +7,6 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free
 
 include "wire.pxi"
 include "limits.pxi"
@@ -18,6 +17,7 @@ include "json_tokens.pxi"
 include "push_json.pxi"
 include "push.pxi"
 include "own_times.pxi"
+include "spelling.pxi"
 include "column_buffers.pxi"
 include "column_rows.pxi"
 include "columns.pxi"

@@ -1,10 +1,5 @@
 # Growing buffers, and scalar attribute values written into them as JSON.
 
-cdef extern from "Python.h":
-    char* PyOS_double_to_string(
-        double value, char format_code, int precision, int flags, int* kind) except NULL
-    int Py_DTSF_ADD_DOT_0
-
 cdef enum:
     OC_OK = 0
     OC_UNUSUAL = 1
@@ -93,13 +88,12 @@ cdef int oc_quote(OcBuffer* out, Slice text) except -1:
 cdef int oc_value(OcBuffer* out, Slice value, bint spelled_out) except -1:
     """Append a scalar AnyValue as JSON.
 
-    `check` leaves `spelled_out` false: writing floats is what takes the time.
+    `check` leaves `spelled_out` false: nobody reads the text.
     """
     cdef Bytes end = value.at + value.size
     cdef Slice text
     cdef uint64_t number
     cdef double real
-    cdef char* spelled
     if value.size < 2:
         return OC_UNUSUAL
     cdef uint8_t tag = value.at[0]
@@ -111,8 +105,8 @@ cdef int oc_value(OcBuffer* out, Slice value, bint spelled_out) except -1:
     if tag == 24:  # int
         if read_varint(at, end, &number) != end:
             return OC_UNUSUAL
-        oc_reserve(out, 24)
-        out.size += snprintf(out.data + out.size, 24, "%lld", <long long>number)
+        oc_reserve(out, MAX_SPELLED)
+        out.size += spell_integer(out.data + out.size, <int64_t>number)
         return OC_OK
     if tag == 33:  # double
         if end - at != 8:
@@ -122,10 +116,8 @@ cdef int oc_value(OcBuffer* out, Slice value, bint spelled_out) except -1:
             return OC_UNUSUAL
         if not spelled_out:
             return OC_OK
-        spelled = PyOS_double_to_string(real, c'r', 0, Py_DTSF_ADD_DOT_0, NULL)
-        oc_reserve(out, 40)
-        out.size += snprintf(out.data + out.size, 40, "%s", spelled)
-        PyMem_Free(spelled)
+        oc_reserve(out, MAX_SPELLED)
+        out.size += spell_real(out.data + out.size, real)
         return OC_OK
     if tag == 16 and value.size == 2 and at[0] < 2:  # bool
         if at[0]: oc_put(out, b"true", 4)
