@@ -1,14 +1,19 @@
 """Answers about one node and one episode."""
 
+import json
 import time
 
 import aiohttp
-from tests.fleet.page.test_live import running
+from tests.fleet.page.test_live import ALL, running
 from tests.support.pushes import health
 from tests.support.verdict_pushes import own_time_push
 
-from ingero.contract.verdict import VerdictState
+from ingero.contract.live import PeerNotBlamed
+from ingero.contract.verdict import Verdict, VerdictState
 from ingero.fleet.app import FleetService
+from ingero.fleet.page.cluster_view import Moment
+from ingero.fleet.page.episodes import EpisodeLog
+from ingero.fleet.page.node_view import _compared
 
 
 async def answer(fleet: FleetService, path: str) -> tuple[int, dict[str, object]]:
@@ -61,3 +66,60 @@ async def test_an_episode_knows_why_its_peers_were_not_blamed() -> None:
         status, found = await answer(fleet, "/api/v1/episodes/none/peers?cluster_id=c")
         assert status == 404
         assert "no episode 'none'" in str(found["error"])
+
+
+async def test_only_ranks_of_the_node_are_compared_and_by_their_spread() -> None:
+    async with running() as fleet:
+        slow_rank(fleet)
+        _, found = await answer(fleet, "/api/v1/node?cluster_id=c&node_id=n5")
+        compared = found["compared"]
+        assert isinstance(compared, list)
+        assert {each["rank"] for each in compared} <= {5, None}
+        _, healthy = await answer(fleet, "/api/v1/node?cluster_id=c&node_id=n4")
+        others = healthy["compared"]
+        assert isinstance(others, list)
+        own = {each["rank"]: each for each in others if each["signal"].startswith("own time")}
+        assert set(own) == {4}
+        assert own[4]["distance"] < 4, "a healthy rank is near the median"
+        assert own[4]["peers"] == 7
+
+
+def test_a_distance_is_counted_in_spreads_of_the_peers() -> None:
+    assert _compared("x", 1, 1.0, 2.0, 0.5, 7).distance == 2.0
+    assert _compared("x", 1, 3.0, 2.0, 0.5, 7).distance == 2.0
+    assert _compared("x", 1, 2.0, 2.0, 0.0, 7).distance == 0.0
+    assert _compared("x", 1, 2.1, 2.0, 0.0, 7).distance is None
+
+
+async def test_what_is_sent_is_counted_and_a_new_watcher_gets_what_is_true_now() -> None:
+    async with running() as fleet:
+        fleet.processor.take(health("a", 0.9), "train", time.monotonic(), time.time_ns())
+        hub, sizes = fleet.live, []
+        for score in (0.9, 0.4):
+            fleet.processor.take(health("a", score), "train", time.monotonic(), time.time_ns())
+            stream = hub.open(ALL, None, None, Moment(time.time(), time.monotonic()))
+            assert stream is not None
+            lines = hub.lines(stream)
+            first = await anext(lines)
+            sizes.append(len(first))
+            assert json.loads(first.splitlines()[0])["nodes"][0][1] == score
+            await lines.aclose()
+            hub.leave(stream)
+        assert hub.sent_bytes == sum(sizes)
+        assert hub.streams == []
+
+
+def test_peers_of_an_episode_are_kept_while_it_lasts() -> None:
+    log = EpisodeLog()
+    assert log.peers("e") is None
+    slow = Verdict(episode="e", state=VerdictState.STRAGGLER, node="n", since=0.0)
+    log.note([slow], 0.0)
+    empty = log.peers("e")
+    assert empty is not None and (empty.of, empty.peers, empty.at) == (0, [], None)
+    peer = PeerNotBlamed(node="m", rank=1, excess=0.0, bars=0.1, reason="fast")
+    log.keep_peers("e", [peer], 5.0)
+    log.keep_peers("e", [], 6.0)
+    log.keep_peers("unknown", [peer], 7.0)
+    kept = log.peers("e")
+    assert kept is not None and (kept.of, kept.peers, kept.at) == (1, [peer], 5.0)
+    assert log.peers("unknown") is None
