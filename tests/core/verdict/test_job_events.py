@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.support.verdict_world import START_S, blamed, member, noise, span_of
+from tests.support.verdict_world import START_S, blamed, member, noise, run, span_of
 
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
@@ -235,3 +235,14 @@ def test_two_slow_ranks_of_few_are_both_named_with_not_sure(ranks: int) -> None:
     unsure = {v.rank for _, v in found if v.state is VerdictState.NOT_SURE}
     assert unsure == {1, 2}
     assert events(found) == []
+
+
+def test_own_times_that_rise_while_steps_stay_are_no_event() -> None:
+    """Where collectives overlap compute, own time is what is left between them."""
+    own = steady(620, 8, 19, common=0.005)
+    span = np.full(own.shape, 2.5) * np.exp(np.random.default_rng(4).normal(0, 0.004, own.shape))
+    own[400:] += np.log1p(0.5)
+    assert run(own, columns={"span_s": span}) == []
+    span[400:] *= 1.5
+    said = [v.evidence for v in events(run(own, columns={"span_s": span}))]
+    assert said and said[0].startswith("all 8 members together are ")

@@ -15,6 +15,8 @@ COMMON_RISE = 0.045  # of a cohort's own time above its baseline: a job 5 % slow
 WANDERS = 4.0  # a rise must also be this many times what the cohort wanders anyway
 STAY_HIGH = 0.7  # of that limit: a rise is not over while the level stays above it
 COMMON_HOLD_S = 60.0
+GROWN = 0.5  # of that rise: steps must have grown by so much
+FEW_SAMPLES = 10  # of steps, without which nothing is said about them
 LARGE_RISE, LARGE_HOLD_S = 0.15, 30.0
 SLOW_SMOOTH = 0.1  # per tick
 FOLLOW = 0.002  # per tick: how fast the baseline of a cohort's level follows it
@@ -172,7 +174,29 @@ def _is_slower(cohorts: CohortRows, now_s: float) -> NDArray[np.bool_]:
     wander[:] = np.sqrt(wander**2 + WANDER_SMOOTH * (near**2 - wander**2) * (near != 0))
     is_young = now_s - cohorts.first_seen_s[:size] < YOUNG_S
     cohorts.has_settled[:size] |= is_young & (away < SETTLED) & _is_step_shorter(cohorts)
-    return np.asarray(high & (now_s - np.nan_to_num(since, nan=np.inf) >= hold_s), bool)
+    slower = high & (now_s - np.nan_to_num(since, nan=np.inf) >= hold_s)
+    for cohort in np.flatnonzero(slower & (cohorts.event[:size] != SLOWER)).tolist():
+        if not _have_steps_grown(cohorts, cohort, now_s - float(since[cohort])):
+            slower[cohort], since[cohort] = False, np.nan
+            baseline[cohort] = slow[cohort]  # what own times are from now on
+    return np.asarray(slower, bool)
+
+
+def _have_steps_grown(cohorts: CohortRows, cohort: int, for_s: float) -> bool:
+    """Tell whether steps are longer than before own times rose; true where that is unknown.
+
+    Own times are what is left between collectives. Where these overlap compute, it may double or
+    vanish while steps stay as they are.
+    """
+    count = int(cohorts.step_samples[cohort])
+    young = min(int(np.ceil(for_s / max(float(cohorts.sample_s[cohort]), 1e-3))), count)
+    first = max(count - STEP_SAMPLES, 0)
+    before = cohorts.step_log[cohort, np.arange(first, count - young) % STEP_SAMPLES]
+    since = cohorts.step_log[cohort, np.arange(max(first, count - young), count) % STEP_SAMPLES]
+    if len(before) < FEW_SAMPLES or len(since) < FEW_SAMPLES:
+        return True
+    grown = float(np.median(since) - np.median(before))
+    return grown >= GROWN * float(np.log1p(COMMON_RISE))
 
 
 def _is_step_shorter(cohorts: CohortRows) -> NDArray[np.bool_]:
