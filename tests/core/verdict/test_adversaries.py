@@ -14,12 +14,13 @@ from ingero.core.verdict.own_times import make_batch
 
 
 def test_a_stage_whose_ranks_slow_down_together_is_one_event_that_names_it() -> None:
-    own = steady(260, 16, 21)
-    own[200:, 4:8] += np.log1p(0.12)
+    own = steady(560, 16, 21, common=0.004)
+    own[420:, 4:8] += np.log1p(0.12)
     found = run_labelled(own, lambda rank: {"role": f"stage{rank // 4}"})
     assert blamed(found) == set()
     (event,) = events(found)
-    assert "stage1" in event.shared + event.evidence or "4 of 4" in event.evidence
+    assert (event.shared, event.peers) == ("stage stage1", 4)
+    assert event.evidence.startswith("all 4 members together are 1")
 
 
 def test_ranks_of_one_gpu_model_that_slow_down_together_blame_nobody() -> None:

@@ -266,6 +266,18 @@ def test_an_own_time_that_hides_behind_others_costs_nothing() -> None:
     assert lost(0.05, excess=0.0005)[2]
 
 
+def test_stalls_cost_what_the_steps_lost_where_own_times_are_next_to_nothing() -> None:
+    """In a pipeline hardly any time is left between sends and receives."""
+    registry = with_steps(0.05, 0.0005)
+    registry.rows.channel[0] = STALL
+    registry.rows.recent_stalls[0], registry.rows.recent_steps[0] = 10.0, 100.0
+    found = measure_loss(
+        registry, 0, PEERS, CALM, POLICY, excess=0.0005, period=None, was_late=None
+    )
+    assert not found.is_late
+    assert found.share == pytest.approx(0.05, abs=0.01)
+
+
 def test_the_headline_says_what_the_steps_were_measured_as() -> None:
     verdict = describe_member(with_steps(0.2), 0, POLICY, CALM)
     assert verdict.evidence.startswith("steps take 1.25 s instead of 1.00 s; own time")

@@ -74,7 +74,10 @@ def measure_loss(
         return Loss(share, error, is_late, price, *lengths)
 
     change = None if calm is None else change_of_step(registry, index, calm)
-    if change is None or most < HIDDEN:
+    # In pipelines own times are small and far from regular: what stalls add to them says little.
+    is_small = rows.channel[index] == STALL and registry.slowest_model_s(index) == 0
+    is_hidden = most < HIDDEN and not is_small
+    if change is None or is_hidden:
         return said(most, None, most < HIDDEN, change)
     part = part_of_loss(rows, index, peers)  # of what all slow members cost together
     share, error = max(change.share, 0.0) * part, 2 * change.error * part

@@ -15,7 +15,7 @@ from ingero.core.verdict.table import HEALTHY
 SAMPLE_S = 1.0  # steps are averaged into samples of about this length
 PACE_S = 5.0  # how long a cohort is watched before its steps per sample are chosen, and again
 FEW_FRAMES = 3  # with fewer, nothing is said about a pace
-AWAY = 2.0  # times as many, or as few, steps per second: another pace
+NEAR, AWAY = 1.3, 2.0  # times as many, or as few, steps per second: another pace
 FASTER, SLOWER = 2, 4  # in a row with another pace, before it is followed; pauses seem slow
 WINDOWS = 6  # in a row with another pace, before baselines are given up for it
 # The same for a cohort that is no longer young: a phase of short steps is not a new job.
@@ -45,7 +45,7 @@ def follow_pace(registry: MemberRegistry, present: Index, now_s: float) -> None:
     known = is_known[due]
     _set_pace(registry, chosen[~known], wanted[~known], step_s[~known])
     before = np.maximum(cohorts.frames_per_sample[chosen], 1)
-    is_away = known & ((wanted >= AWAY * before) | (AWAY * wanted <= before))
+    is_away = known & ((wanted >= NEAR * before) | (NEAR * wanted <= before))
     cohorts.paced_away[chosen] = np.where(is_away, cohorts.paced_away[chosen] + 1, 0)
     for at in np.flatnonzero(is_away).tolist():
         _change_pace(registry, int(chosen[at]), int(wanted[at]), float(step_s[at]), now_s)
@@ -74,6 +74,8 @@ def _change_pace(
     few = FASTER if wanted > before else SLOWER
     if cohorts.paced_away[cohort] < (lasting if len(judged) else few):
         return
+    if len(judged) and before / AWAY < wanted < before * AWAY:
+        return  # not worth what was learned
     if wanted > before and not (rows.state[members] == HEALTHY).all():
         return
     cohorts.paced_away[cohort] = 0

@@ -212,16 +212,27 @@ class JobEvents:
             kind = int(events[cohort])
             if kind != fleet_events.CLEAR:
                 cohorts.event_since_s[cohort] = now_s
-                counted = np.arange(size) == cohort
-                if cohorts.expected[cohort] < FEW:
-                    counted = cohorts.job[:size] == cohorts.job[cohort]
+                counted, shared = self._counted(cohort, kind)
                 self.open_fleet[cohort] = describe_fleet_event(
                     self._registry, cohort, kind, int(moved[counted].sum()),
-                    int(reporting[counted].sum()), self._policy,
+                    int(reporting[counted].sum()), self._policy, shared,
                 )  # fmt: skip
                 changed.append(self.open_fleet[cohort])
         cohorts.event[:size] = events
         return changed
+
+    def _counted(self, cohort: int, kind: int) -> tuple[Mask, str]:
+        """Return the cohorts of a job that an event is about, and what their members share."""
+        cohorts, size = self._registry.cohorts, self._registry.cohorts.size
+        of_job = cohorts.job[:size] == cohorts.job[cohort]
+        if kind != fleet_events.SLOWER:
+            is_few = cohorts.expected[cohort] < FEW
+            return (of_job if is_few else np.arange(size) == cohort), ""
+        high = of_job & ~np.isnan(cohorts.high_since_s[:size])
+        high[cohort] = True
+        others = of_job & ~high & (cohorts.expected[:size] > 0)
+        role = self._registry.cohort_keys[cohort][4]
+        return high, f"stage {role}" if role and high.sum() == 1 and others.any() else ""
 
 
 def _over(verdict: Verdict) -> Verdict:
