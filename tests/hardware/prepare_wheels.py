@@ -24,7 +24,9 @@ WHEELS = (
         "aiosignal",
         "anyio",
         "attrs",
+        "cffi",
         "click",
+        "cryptography",
         "frozenlist",
         "grpcio",
         "h11",
@@ -38,10 +40,11 @@ WHEELS = (
         "opentelemetry-proto",
         "propcache",
         "protobuf",
+        "pycparser",
         "python-multipart",
         "pyyaml",
     ),
-    *("starlette", "typing-extensions", "uvicorn", "uvloop", "yarl"),
+    *("starlette", "typing-extensions", "uvicorn", "yarl"),
 )
 
 

@@ -14,4 +14,8 @@ trap 'rm -rf "$unpacked"' EXIT
 for wheel in sys.argv[2:]: zipfile.ZipFile(wheel).extractall(sys.argv[1])' "$unpacked" wheelhouse/*.whl
 mkdir "$unpacked/tests" # a package named tests of the machine's own must not be found first
 echo "__path__ = ['$PWD/tests']" >"$unpacked/tests/__init__.py"
-PYTHONPATH="$PWD/src:$unpacked" "${PYTHON:-python3}" -m "$module" "$@"
+export PYTHONPATH="$PWD/src:$unpacked"
+# before the GPU is used for minutes: a wheel that is missing stops Fleet, and then nothing is judged
+"${PYTHON:-python3}" -c 'import ingero.agent.push.app, ingero.fleet.app, ingero.cli.commands.services.fleet' ||
+	{ echo "wheelhouse/ lacks what Fleet or the agent imports: run make wheelhouse again" >&2; exit 2; }
+"${PYTHON:-python3}" -m "$module" "$@"

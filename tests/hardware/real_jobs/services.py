@@ -33,6 +33,15 @@ class Services:
         push += ["--signal-db-path", str(folder / "none.db")]
         self.agent = self._start("agent", push, {"INGERO_NCCL_RING_DIR": str(rings)})
 
+    def require_answers(self) -> None:
+        """Raise if Fleet does not answer: without it, a run measures nothing."""
+        try:
+            with urllib.request.urlopen(f"{self.api}/api/v1/status", timeout=10):
+                return
+        except OSError as error:
+            log = (self.folder / "fleet.log").read_text(errors="replace")[-1500:]
+            raise RuntimeError(f"Fleet does not answer ({error}):\n{log}") from error
+
     def _start(
         self, name: str, command: list[str], more: dict[str, str]
     ) -> subprocess.Popen[bytes]:

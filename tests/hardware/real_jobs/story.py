@@ -43,6 +43,7 @@ class Story:
             self.facts["start_s"] = round(job.wait_until_up(), 1)
             self.up_s = time.time()
             self.say(f"up after {self.facts['start_s']:.0f} s")
+            services.require_answers()
             for phase in self.phases:
                 self._pass(phase, job, services)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on
