@@ -173,6 +173,7 @@ OFF_CPU_IO: Final = 3  # it waited uninterruptibly in the kernel: disk, page, lo
 GPU_SOURCES: Final = frozenset({int(Source.CUDA), int(Source.DRIVER)})
 LAUNCH_OPS: Final = frozenset({(1, 3), (1, 13), (4, 1), (4, 7)})
 STREAM_SYNC_OPS: Final = frozenset({(1, 5), (4, 8)})  # their arg0 is the stream
+GRAPH_LAUNCH: Final[OpKey] = (8, 4)
 SYNC_OPS: Final = frozenset({(1, 5), (1, 6), (1, 14), (4, 4), (4, 8), (4, 9)})
 ALLOC_OPS: Final = frozenset({(1, 1), (1, 8), (4, 5), (4, 6)})
 MEMCPY_OPS: Final = frozenset({(1, 4), (1, 7), (1, 9), (1, 10), (1, 11), (1, 12), (4, 2), (4, 3)})

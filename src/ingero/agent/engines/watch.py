@@ -20,6 +20,7 @@ from ingero.agent.engines.find import Candidate, EngineFinder, upwards
 from ingero.agent.engines.ports import Listening
 from ingero.agent.engines.scrape import get_page
 from ingero.agent.engines.shares import Shares, crowd, pause_s
+from ingero.agent.engines.steps import ProbedSteps
 from ingero.agent.engines.workers import describe_waits, worker_processes
 from ingero.agent.processes.discover import running_since
 from ingero.agent.processes.maps import read_maps
@@ -79,11 +80,13 @@ class EngineWatch:
         gpu_model: Callable[[], str | None] = lambda: None,
         stall_after_s: float = STALL_AFTER_S,
         patience_s: float = ROUND_S,
+        probed: ProbedSteps | None = None,
     ) -> None:
         self.counters = EngineCounters()
         self.engines: dict[tuple[int, int], Engine] = {}  # by pid and port
         self._client, self._identity, self._on_verdicts = client, identity, on_verdicts
         self._gpu_model, self._stall_after_s = gpu_model, stall_after_s
+        self._probed = probed
         self._finder = EngineFinder()
         self._strangers: OrderedDict[tuple[int, int, int], float] = OrderedDict()
         self._find_at_s = self._push_at_s = -math.inf
@@ -125,6 +128,8 @@ class EngineWatch:
         if self._finding is not None and await self._is_done(self._finding):
             done, self._finding = self._finding, None
             done.result()
+        if self._probed is not None and self.engines:
+            await self._in_thread(self._probed.update, time.time_ns())
         for key, engine in self.engines.items():
             if key not in self._reading and now_s >= engine.due_s:
                 self._reading[key] = asyncio.create_task(self._read(engine, now_s))
@@ -229,7 +234,13 @@ class EngineWatch:
         self.counters.unanswered += reply is None
         self.counters.left_out += reply.left_out if reply is not None else 0
         # looks at the workers of an engine that is stalled, which reads files
-        await self._in_thread(engine.take, reply, now_s)
+        await self._in_thread(self._take, engine, reply, now_s)
+
+    def _take(self, engine: Engine, page: EnginePage | None, now_s: float) -> None:
+        if page is not None and self._probed is not None:
+            pid = engine.place.pid
+            self._probed.complete(page, [pid, *worker_processes(pid)])
+        engine.take(page, now_s)
 
     def _drop_ended(self) -> None:
         for key, engine in list(self.engines.items()):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ingero.agent.causes.gpu_signals import GpuSignals
 from ingero.agent.causes.watch import CauseWatch
+from ingero.agent.engines.steps import ProbedSteps
 from ingero.agent.engines.watch import EngineWatch
 from ingero.agent.host import identity as who
 from ingero.agent.host.gpu import Gpus
@@ -40,6 +41,7 @@ from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.errors import ConfigError, IngeroError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.caller import home
+from ingero.storage.trace.aggregates import TraceReader
 from ingero.transport.listen import bind
 from ingero.transport.otlp.client import HttpPush, PushClient
 from ingero.transport.otlp.client_grpc import GrpcPush
@@ -194,8 +196,15 @@ class Agent:
         signals = self.config.signals
         if signals.engines and self._has_own_signals:
             client: PushClient = self._another_client(opened)
+            reader = TraceReader(trace_database(config=self.config))
+            opened.callback(reader.close)
             self.engines = EngineWatch(
-                client, self.identity, loop.reporter.receive, _gpu_model, signals.engine_stall_s
+                client,
+                self.identity,
+                loop.reporter.receive,
+                _gpu_model,
+                signals.engine_stall_s,
+                probed=ProbedSteps(reader, time.time_ns()),
             )
             await watch_engines(self.engines, self.options.ready_listen, opened, stop)
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ingero.contract.events import LAUNCH_OPS, MEMCPY_OPS, SCHED_SWITCH, OpKey, Source
+from ingero.contract.events import (
+    GRAPH_LAUNCH,
+    LAUNCH_OPS,
+    MEMCPY_OPS,
+    SCHED_SWITCH,
+    SYNC_OPS,
+    OpKey,
+    Source,
+)
 from ingero.core.recording.gpu_memory import HeldMemory
 from ingero.errors import StoreError
 from ingero.storage.trace.query import RECORDER_SILENT_NS, recorded_until
@@ -41,6 +49,17 @@ class ProcessTotals:
     stall_ns: int
     copied_bytes: int
     directed_bytes: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSteps:
+    """Graph launches, waits for the GPU and their time, of one process in one bucket."""
+
+    bucket_ns: int
+    pid: int
+    launches: int
+    waits: int
+    wait_ns: int
 
 
 class TraceReader:
@@ -109,6 +128,10 @@ class TraceReader:
             )
         ]
 
+    def steps(self, first_bucket_ns: int, end_ns: int) -> list[ProcessSteps]:
+        """Return what the steps of inference engines are told by. Raises StoreError."""
+        return [ProcessSteps(*row) for row in self._query(_STEPS_SQL, (first_bucket_ns, end_ns))]
+
     def memory(self, now_ns: int) -> list[HeldMemory]:
         """Return the GPU memory that each process held when it was last looked at.
 
@@ -171,6 +194,14 @@ def _is_one_of(keys: Iterable[OpKey]) -> str:
     )
 
 
+_STEPS_SQL = f"""
+    SELECT bucket, pid, coalesce(sum(CASE WHEN {_is_one_of([GRAPH_LAUNCH])} THEN count END), 0),
+           coalesce(sum(CASE WHEN {_is_one_of(SYNC_OPS)} THEN count END), 0),
+           coalesce(sum(CASE WHEN {_is_one_of(SYNC_OPS)} THEN sum_dur END), 0)
+    FROM event_aggregates_5s
+    WHERE bucket >= ? AND bucket < ? AND {_is_one_of([GRAPH_LAUNCH, *SYNC_OPS])}
+    GROUP BY bucket, pid
+"""
 MAX_PREEMPTORS = 8
 # arg1 of a switch is the process that ran next; 0 is the idle task
 _PREEMPTORS_SQL = f"""
