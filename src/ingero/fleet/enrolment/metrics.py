@@ -1,10 +1,14 @@
 """Metrics of enrolment."""
 
+from typing import TYPE_CHECKING
+
 from ingero.contract.exposition import Family, by_label, gauge, total
-from ingero.fleet.enrolment.service import EnrolmentService
+
+if TYPE_CHECKING:
+    from ingero.fleet.enrolment.service import EnrolmentService
 
 
-def enrolment_families(service: EnrolmentService | None) -> list[Family]:
+def enrolment_families(service: "EnrolmentService | None") -> list[Family]:
     """Return how many nodes are enrolled, and what happened to those that asked."""
     if service is None:
         return []

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -32,7 +32,6 @@ from ingero.contract.enrolment.messages import (
     RenewRequest,
 )
 from ingero.errors import AuthError, StoreError, TooLarge
-from ingero.fleet.enrolment.service import EnrolmentService
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import AUTHORIZATION, TokenScope, parse_bearer
 from ingero.transport.bounded import read_request_body
@@ -47,6 +46,9 @@ from ingero.transport.http import (
 )
 from ingero.transport.rate_limit import RateLimit, address_group
 
+if TYPE_CHECKING:
+    from ingero.fleet.enrolment.service import EnrolmentService
+
 WRONG_CODES_AT_ONCE: Final = 20  # from one address, then as many per minute
 MAX_AT_ONCE: Final = 64  # requests that are signed or wait for it
 T = TypeVar("T")
@@ -56,7 +58,7 @@ class EnrolmentApi:
     """The endpoints. `push_port` is where nodes push."""
 
     def __init__(
-        self, service: EnrolmentService, push_port: Callable[[], int], access: Access
+        self, service: "EnrolmentService", push_port: Callable[[], int], access: Access
     ) -> None:
         self._service, self._push_port, self._access = service, push_port, access
         self._wrong = RateLimit(WRONG_CODES_AT_ONCE / 60, WRONG_CODES_AT_ONCE)
