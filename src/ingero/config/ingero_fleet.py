@@ -131,6 +131,13 @@ class FleetBlockConfig:
         flag="--fleet-timeout",
         help="Timeout of a single push; at most the push interval.",
     )
+    compression: str = setting(
+        "none",
+        choices=("none", "gzip"),
+        flag="--fleet-compression",
+        help="Compression of pushes larger than a packet. It saves most of the network traffic of "
+        "own times and collectives, and costs Fleet several times the CPU of a push.",
+    )
     threshold_url: str | None = setting(
         None,
         flag="--fleet-threshold-url",

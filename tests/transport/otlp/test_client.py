@@ -4,10 +4,12 @@ import contextlib
 import email.utils
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
+from tests.support.own_times import rank_push
 from tests.support.scripted_fleet import Answer, ScriptedFleet, black_hole, scripted_fleet
 from tests.support.waiting import PATIENCE_S
 
@@ -69,6 +71,32 @@ async def test_a_push_carries_its_identity_and_body(protocol: Protocol) -> None:
         "application/json" if is_json else "application/x-protobuf"
     )
     assert (decode_json if is_json else decode_protobuf)(MetricsRequest, body) == REQUEST
+
+
+@pytest.mark.parametrize(("ranks", "encoding"), [(8, "gzip"), (0, None)])
+async def test_large_pushes_are_compressed_where_that_is_asked_for(
+    ranks: int, encoding: str | None
+) -> None:
+    request = decode_protobuf(MetricsRequest, rank_push(0, 0)) if ranks else REQUEST
+    options = ClientOptions(timeout_s=PATIENCE_S, is_compressed=True)
+    async with scripted_fleet() as fleet:
+        endpoint = parse_endpoint(fleet.url, protocol=Protocol.HTTP_PROTOBUF)
+        client = HttpPush(endpoint, "c", "n", options, random.Random(1))
+        assert (await client.push(request)).outcome is PushOutcome.OK
+        await client.close()
+        [(sent, body)] = fleet.requests
+    assert sent.headers.get("Content-Encoding") == encoding
+    assert decode_protobuf(MetricsRequest, body) == request
+    if encoding:
+        assert int(sent.headers["Content-Length"]) < len(body) / 4
+
+
+async def test_compressed_pushes_over_grpc_arrive_as_they_were() -> None:
+    request = decode_protobuf(MetricsRequest, rank_push(0, 0))
+    async with grpc_pair() as (service, client):
+        client._options = replace(client._options, is_compressed=True)
+        assert (await client.push(request)).outcome is PushOutcome.OK
+    assert decode_protobuf(MetricsRequest, service.bodies[0]) == request
 
 
 @pytest.mark.parametrize(

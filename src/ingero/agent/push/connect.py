@@ -73,6 +73,7 @@ def _client_options(config: IngeroConfig, is_secure: bool) -> ClientOptions:
         tls=client_context(tls) if is_secure else None,
         headers=fleet.headers,
         token=token,
+        is_compressed=fleet.compression == "gzip",
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import email.utils
+import gzip
 import random
 import re
 import ssl
@@ -31,6 +32,8 @@ from ingero.transport.endpoint import Protocol as Wire
 MAX_REPLY_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 300.0  # an absurd value must not stop an agent from pushing
 RETRY_DELAY_S = 0.2
+PACKET_BYTES: Final = 1400  # a smaller body takes one packet, compressed or not
+GZIP_LEVEL: Final = 1  # higher levels cost more time and save little of OTLP
 IDLE_CONNECTION_S = 30.0  # new connections follow changes of DNS to other replicas
 T = TypeVar("T")
 _SECONDS = re.compile(r"\d{1,9}", re.ASCII)
@@ -56,12 +59,16 @@ def no_token() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """How to connect; headers and the current token are sent with every request."""
+    """How to connect; headers and the current token are sent with every request.
+
+    With `is_compressed`, bodies that do not fit into a packet are sent as gzip.
+    """
 
     timeout_s: float
     tls: ssl.SSLContext | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     token: Callable[[], str | None] = no_token
+    is_compressed: bool = False
 
     def __post_init__(self) -> None:
         for name, value in self.headers.items():
@@ -133,6 +140,8 @@ class HttpPush:
 
     async def _post(self, url: URL, body: bytes, encoding: Encoding) -> PushReply:
         headers = {"Content-Type": encoding.value, **self._options.request_headers()}
+        if self._options.is_compressed and len(body) > PACKET_BYTES:
+            body, headers["Content-Encoding"] = gzip.compress(body, GZIP_LEVEL), "gzip"
         try:
             async with self._open().post(
                 url, data=body, headers=headers, allow_redirects=False

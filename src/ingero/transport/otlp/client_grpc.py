@@ -17,6 +17,7 @@ from ingero.transport.endpoint import Endpoint
 from ingero.transport.otlp.client import (
     MAX_REPLY_BYTES,
     MAX_RETRY_AFTER_S,
+    PACKET_BYTES,
     RETRY_DELAY_S,
     ClientOptions,
     PushReply,
@@ -69,7 +70,13 @@ class GrpcPush:
 
         if self._channel is None:
             self._connect(grpc)
-        call = self._calls[method](body, timeout=self._options.timeout_s, metadata=self._metadata())
+        is_packed = self._options.is_compressed and len(body) > PACKET_BYTES
+        call = self._calls[method](
+            body,
+            timeout=self._options.timeout_s,
+            metadata=self._metadata(),
+            compression=grpc.Compression.Gzip if is_packed else None,
+        )
         try:
             answer = await call
             outcome, detail = PushOutcome.OK, ""
