@@ -87,3 +87,19 @@ def test_a_probe_compares_two_pages() -> None:
     triton = read_page(TRITON)
     assert triton is not None
     assert without_step(triton, triton) == [None]
+
+
+def test_one_long_request_of_sglang_is_no_stall() -> None:
+    """Its tokens are booked when it ends; those of each forward pass are counted apart."""
+    page = (
+        "sglang:num_running_reqs 1\nsglang:generation_tokens_total 500\n"
+        "sglang:realtime_tokens_total {}\n"
+    )
+    heart = Heartbeat(5.0)
+    for second in range(60):
+        found = read_page(page.format(1000 + second))
+        assert found is not None
+        assert heart.see(found.ranks[None], float(second)) is None
+    stopped = read_page(page.format(1059))
+    assert stopped is not None
+    assert heart.see(stopped.ranks[None], 70.0) == 11.0

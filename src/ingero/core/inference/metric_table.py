@@ -27,6 +27,7 @@ class Value(StrEnum):
     PREEMPTIONS = "preemptions"
     PROMPT_TOKENS = "prompt_tokens"
     GENERATION_TOKENS = "generation_tokens"
+    LIVE_TOKENS = "live_tokens"  # with every forward pass, also of requests that still run
     STEP_SUM = "step_sum"
     STEP_COUNT = "step_count"
     FIRST_TOKEN_SUM = "first_token_sum"  # noqa: S105 - a token of text
@@ -50,7 +51,13 @@ GAUGES: Final = (
     Value.KV_USAGE,
 )
 # Any of these grows with every step, so that one that stands still means that none was made.
-PROGRESS: Final = (Value.STEPS, Value.BUSY_S, Value.GENERATION_TOKENS, Value.PROMPT_TOKENS)
+PROGRESS: Final = (
+    Value.STEPS,
+    Value.BUSY_S,
+    Value.GENERATION_TOKENS,
+    Value.PROMPT_TOKENS,
+    Value.LIVE_TOKENS,
+)
 SUMS: Final = {  # field of EngineReport: sum and count whose growth gives its mean
     "step_s": (Value.STEP_SUM, Value.STEP_COUNT),
     "step_tokens": (Value.STEP_TOKENS, Value.STEPS),
@@ -152,7 +159,8 @@ _SGLANG: Final = EngineTable(
             "sglang:cuda_graph_passes_total": Value.STEPS,
             "sglang:forward_execution_seconds_total": Value.BUSY_S,
             "sglang:prompt_tokens_total": Value.PROMPT_TOKENS,
-            "sglang:generation_tokens_total": Value.GENERATION_TOKENS,
+            "sglang:generation_tokens_total": Value.GENERATION_TOKENS,  # when a request ends
+            "sglang:realtime_tokens_total": Value.LIVE_TOKENS,
         }
     )
     | _mean("sglang:inter_token_latency_seconds", *_STEP)
