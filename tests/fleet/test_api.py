@@ -176,6 +176,8 @@ async def test_received_metrics_for_prometheus() -> None:
             PB,
         )
         _, text = await get(f"http://{fleet.addresses['prometheus']}/metrics")
+        _, other = await get(f"http://{fleet.addresses['prometheus']}/metrics?cluster_id=other")
+        assert (text != "", other) == (True, "")
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         own = 'cluster_id="train",node_id="a"'
         assert lines == [

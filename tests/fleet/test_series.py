@@ -71,6 +71,18 @@ async def test_a_point_cannot_rename_its_node_and_quotes_stay_inside() -> None:
     ]
 
 
+async def test_one_cluster_can_be_scraped_alone() -> None:
+    found = ReceivedSeries("prometheus", 60.0, 1000)
+    for cluster in ("a", "b"):
+        body = encode_protobuf(health("n", 0.9, cluster=cluster))
+        taken = Taken(cluster, "n", names.HEALTH_SCORE)
+        found.offer(otlp.MetricsRequest, body, Encoding.PROTOBUF, taken)
+    page = await found.render("b")
+    assert b'cluster_id="b"' in page and b'cluster_id="a"' not in page
+    assert b'cluster_id="a"' in await found.render()
+    assert await found.render("other") == b""
+
+
 async def test_a_scrape_lets_other_tasks_run_in_between() -> None:
     """Pushes are answered while a large cluster is scraped."""
     found = kept(*(health(f"n{number}", 0.9) for number in range(50)))

@@ -247,11 +247,15 @@ def health_app(
     )
 
 
-def metrics_app(render: Callable[[], Awaitable[bytes]], access: Access) -> Starlette:
-    """Return an application that serves metrics to a Prometheus server."""
+def metrics_app(render: Callable[[str | None], Awaitable[bytes]], access: Access) -> Starlette:
+    """Return an application that serves metrics to a Prometheus server.
+
+    `render` gets the cluster that the query names: a large Fleet is scraped cluster by cluster.
+    """
 
     async def metrics(request: Request) -> Response:
-        return Response(await render(), media_type=CONTENT_TYPE)
+        cluster = request.query_params.get(CLUSTER_QUERY) or None
+        return Response(await render(cluster), media_type=CONTENT_TYPE)
 
     sign = sign_endpoint(f"Metrics of Fleet: {PROMETHEUS}. {PAGE_IS_ELSEWHERE}")
     return Starlette(

@@ -142,7 +142,9 @@ class FleetService:
                 self.receiver, lambda: self._ready, access, self._listeners.operations
             ),
         )
-        await serve(asked["metrics"], lambda access: metrics_app(self._render_own, access))
+        await serve(
+            asked["metrics"], lambda access: metrics_app(lambda _: self._render_own(), access)
+        )
         for name, series in self.exporters.series.items():
             await serve(asked[name], partial(metrics_app, series.render))
         http = self.config.receivers.otlp.protocols.http

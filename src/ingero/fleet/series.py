@@ -104,18 +104,21 @@ class ReceivedSeries:
         """The number of bodies that were too large, too many or not decodable."""
         return self.kept.dropped + self.unreadable
 
-    async def render(self, slice_s: float = SLICE_S) -> bytes:
-        """Return the live series as Prometheus text."""
+    async def render(self, cluster: str | None = None, slice_s: float = SLICE_S) -> bytes:
+        """Return the live series as Prometheus text, of one cluster or of all."""
         self.kept.expire(time.monotonic() - self.ttl_s)
         families: Families = {}
         total, pause_s = 0, time.perf_counter() + slice_s
-        for (cluster, _, _), kept in list(self.kept.bodies.items()):
+        bodies = [(key[0], kept) for key, kept in self.kept.bodies.items()]
+        if cluster is not None:
+            bodies = [each for each in bodies if each[0] == cluster]
+        for owner, kept in bodies:
             try:
                 request = await _decoded(kept.body, kept.encoding)
             except (MalformedPush, TooLarge):  # the fast path accepts some that decoding rejects
                 self.unreadable += 1
                 continue
-            total = await finish_in_slices(self._add(request, cluster, families, total), slice_s)
+            total = await finish_in_slices(self._add(request, owner, families, total), slice_s)
             if time.perf_counter() > pause_s:
                 await asyncio.sleep(0)
                 pause_s = time.perf_counter() + slice_s
