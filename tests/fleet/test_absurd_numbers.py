@@ -38,6 +38,7 @@ METRICS = (
     names.DEGRADATION_WARNING,
     names.STRAGGLER_EVENT,
     names.NODE_INFO,
+    names.AGENT_LOST_RECORDS,
     names.THROUGHPUT_RATIO,
     names.STEP_OWN_TIME_MS,
     names.COLLECTIVE_DURATION_MS,

@@ -61,6 +61,7 @@ FULL = push(
         gauge(names.THROUGHPUT_RATIO, 0.9),
         gauge(names.DEGRADATION_WARNING, 1),
         gauge(names.AGENT_DETECTION_MODE, 1, **{names.DETECTION_MODE: "fleet"}),
+        gauge(names.AGENT_LOST_RECORDS, 3, **{names.AGENT_VERSION: "1.2.3"}),
         gauge(names.NODE_INFO, 1, **{names.GPU_MODEL: "NVIDIA H200", names.GPU_COUNT: 8}),
     ],
     **{names.JOB_ID: "job-7", names.NODE_RANK: 3, names.WORLD_SIZE: 8, names.PROVIDER: "aws"},
@@ -73,7 +74,7 @@ def test_everything_fleet_shows_about_a_node_is_read() -> None:
             NodeReport(
                 "gpu-01", "train", "job-7", 3, 8, "aws", 0.92, "active", "training", "fleet",
                 True, None,
-                "NVIDIA H200", 8, 7,
+                "NVIDIA H200", 8, 7, "1.2.3", 3,
             ),
         ),
         False,
@@ -163,6 +164,7 @@ texts = st.sampled_from(["active", "idle", "", "a", "ü", "a\nb", " a", "fleet"]
 keys = st.sampled_from(
     [
         names.NODE_ID, names.CLUSTER_ID, names.JOB_ID, names.RANK, names.NODE_RANK,
+        names.AGENT_VERSION,
         names.WORLD_SIZE, names.NODE_STATE,
         names.WORKLOAD_TYPE, names.DETECTION_MODE, "mode", names.GPU_MODEL, names.GPU_COUNT,
         "other",
@@ -185,7 +187,7 @@ metrics = st.builds(
     name=st.sampled_from(
         [
             names.HEALTH_SCORE, names.AGENT_DETECTION_MODE, names.DEGRADATION_WARNING,
-            names.NODE_INFO,
+            names.NODE_INFO, names.AGENT_LOST_RECORDS,
             names.STRAGGLER_EVENT, names.COLLECTIVE_DURATION_MS, names.STEP_OWN_TIME_MS, "other",
         ]
     ),

@@ -25,6 +25,8 @@ from ingero.contract.live import (
     apply_delta,
     decode_message,
 )
+from ingero.contract.push.encode import HealthReport, encode_health
+from ingero.contract.types import DetectionMode, Identity, NodeState
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.fleet.app import FleetService
 from ingero.fleet.page.cluster_view import Moment
@@ -76,6 +78,21 @@ def advance(fleet: FleetService, seconds: float = 1.0) -> None:
 
 def put(fleet: FleetService, node: str, score: float, cluster: str = "train") -> None:
     fleet.processor.take(health(node, score), cluster, time.monotonic(), time.time_ns())
+
+
+async def test_agents_say_their_version_and_what_they_lost() -> None:
+    report = HealthReport(
+        at_ns=time.time_ns(), state=NodeState.ACTIVE, score=0.9, signals={}, is_degraded=False,
+        mode=DetectionMode.FLEET, fleet_reachable=True, version="1.2.3", lost_records=7,
+    )  # fmt: skip
+    async with running() as fleet:
+        body = encode_health(Identity(node="n1", cluster="train"), report)
+        fleet.processor.take(body, "train", time.monotonic(), time.time_ns())
+        advance(fleet, 0)
+        async with watching(fleet) as reader:
+            view, _ = await reader.tick()
+            assert isinstance(view, LiveSnapshot)
+            assert [(n.version, n.lost_records) for n in view.nodes] == [("1.2.3", 7)]
 
 
 async def test_deltas_lead_from_one_snapshot_to_the_next() -> None:

@@ -157,6 +157,7 @@ class Agent:
         ]
         if not feeds:
             return
+        loop.lost = lambda: sum(feed.lost for feed in feeds)
         client: PushClient = self._another_client(opened)
         if self.config.signals.causes:
             self.causes = CauseWatch(client, self.identity, GpuSignals())
@@ -266,6 +267,7 @@ class Agent:
                 poll_interval_s=fleet.poll_interval_s,
                 persist_path=persist_path,
                 max_ticks=self.options.max_ticks,
+                version=version("ingero"),
             ),
             chance=self._connections.chance,
             poll=self.poll,

@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingero.agent.push.counters import LoopCounters
@@ -58,6 +58,7 @@ class LoopSettings:
     poll_interval_s: float = 10.0
     persist_path: Path | None = None
     max_ticks: int | None = None  # None: run until stopped
+    version: str = ""  # of the agent
 
 
 class PushLoop:
@@ -80,6 +81,7 @@ class PushLoop:
         self.reporter = Reporter(monitor, self.counters, socket)
         self.throttle = ThrottleEdges()
         self.last_push: MetricsRequest | None = None
+        self.lost: Callable[[], int] = lambda: 0  # records that feeds could not read in time
         self._source = source
         self._client = client
         self._settings = settings
@@ -173,7 +175,8 @@ class PushLoop:
         return True
 
     async def _push(self, report: HealthReport) -> None:
-        self.last_push = encode_health(self.monitor.identity, report)
+        about = replace(report, version=self._settings.version, lost_records=self.lost())
+        self.last_push = encode_health(self.monitor.identity, about)
         reply = await self._post(self.last_push)
         self._apply_reply(reply)
         self._classify()

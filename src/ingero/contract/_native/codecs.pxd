@@ -27,11 +27,13 @@ cdef struct Found:  # the fields of a push; `at` is NULL for text that is missin
     Slice workload
     Slice mode
     Slice gpu_model
+    Slice version
     Slice lead  # the name of the first metric
     Number rank
     Number node_rank
     Number world_size
     Number gpu_count
+    Number lost
     Number degraded
     bint has_mode
     bint has_score

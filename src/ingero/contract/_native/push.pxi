@@ -47,6 +47,8 @@ cdef object report_of(Found* found, object report, object node, object cluster):
         text_or_none(found.gpu_model),
         _number_or_none(found.gpu_count),
         found.sent_ns,
+        text_or_none(found.version),
+        _number_or_none(found.lost),
     )
 
 

@@ -19,6 +19,7 @@ cdef struct Point:
     Slice mode
     Slice older_mode
     Slice gpu_model
+    Slice version
     Number gpu_count
     bint has_mode
     bint has_older_mode
@@ -73,6 +74,8 @@ cdef inline void _use_point_attribute(Attribute* attribute, Point* out) noexcept
         out.gpu_model = attribute.text
     elif slice_is(attribute.key, b"ingero.gpu_count", 16):
         out.gpu_count = attribute.number
+    elif slice_is(attribute.key, b"ingero.agent.version", 20) and attribute.has_text:
+        out.version = attribute.text
 
 
 cdef inline bint _is_measured(Slice name) noexcept nogil:
@@ -125,6 +128,12 @@ cdef inline int _use_point(Slice name, Point* point, Found* found) noexcept nogi
             return -1
         found.gpu_model = point.gpu_model
         found.gpu_count = point.gpu_count
+    elif slice_is(name, b"ingero.agent.lost_records", 25):
+        if point.version.at != NULL and point.version.size > MAX_LABEL:
+            return -1
+        found.version = point.version
+        found.lost.is_set = point.has_int and point.as_int >= 0
+        found.lost.value = point.as_int
     elif slice_is(name, b"ingero.node.straggler_event", 27) or _is_measured(name):
         return -1
     return 0

@@ -78,6 +78,7 @@ cdef inline void _clear(Point* out) noexcept nogil:
     out.has_mode = out.has_older_mode = out.has_state = out.has_workload = False
     out.has_double = out.has_int = False
     out.gpu_model.at = NULL
+    out.version.at = NULL
     out.gpu_count.is_set = False
     out.as_int = 0
     out.time_ns = 0

@@ -58,6 +58,8 @@ class NodeReport(msgspec.Struct, frozen=True, gc=False):
     gpu_model: str | None = None
     gpu_count: int | None = None
     sent_ns: int = 0
+    version: str | None = None
+    lost_records: int | None = None
 
 
 class Push(msgspec.Struct, frozen=True, gc=False):
@@ -167,6 +169,8 @@ class _Health:
         self.straggling: bool | None = None
         self.gpu_model: str | None = None
         self.gpu_count: int | None = None
+        self.version: str | None = None
+        self.lost_records: int | None = None
         self.sent_ns = 0
 
     def read(self, metric: Metric) -> None:
@@ -198,6 +202,8 @@ class _Health:
             self.gpu_model,
             self.gpu_count,
             self.sent_ns,
+            self.version,
+            self.lost_records,
         )
 
     def read_mode(self, point: NumberPoint) -> None:
@@ -218,6 +224,11 @@ class _Health:
             _label(found, names.GPU_MODEL),
             _number(found, names.GPU_COUNT),
         )
+
+    def read_agent(self, point: NumberPoint) -> None:
+        self.version = _label(plain_attributes(point.attributes), names.AGENT_VERSION)
+        lost = point.as_int
+        self.lost_records = lost if lost is not None and lost >= 0 else None
 
     def read_score(self, point: NumberPoint) -> None:
         score = _value(point)
@@ -242,6 +253,7 @@ _READERS = {
     names.DEGRADATION_WARNING: _Health.read_degraded,
     names.STRAGGLER_EVENT: _Health.read_event,
     names.NODE_INFO: _Health.read_info,
+    names.AGENT_LOST_RECORDS: _Health.read_agent,
 }
 
 

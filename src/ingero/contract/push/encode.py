@@ -66,6 +66,8 @@ class HealthReport:
     fleet_reachable: bool  # as the agent knew it before this push
     gpu_model: str | None = None
     gpu_count: int | None = None
+    version: str = ""  # of the agent
+    lost_records: int = 0  # collectives that it could not read in time, since it started
     totals: tuple[CgroupTotals, ...] = ()
     totals_since_ns: int = 0
     memory: MemoryReport | None = None
@@ -160,6 +162,9 @@ def _health_metrics(identity: Identity, report: HealthReport) -> Iterable[Metric
     yield _gauge(names.DEGRADATION_WARNING, int(report.is_degraded), at_ns, common)
     yield _gauge(names.AGENT_DETECTION_MODE, 1, at_ns, {names.DETECTION_MODE: report.mode.value})
     yield _gauge(names.AGENT_FLEET_REACHABLE, int(report.fleet_reachable), at_ns)
+    if report.version:
+        about: dict[str, Plain] = {names.AGENT_VERSION: report.version}
+        yield _gauge(names.AGENT_LOST_RECORDS, report.lost_records, at_ns, about)
     if report.gpu_model and report.gpu_count:
         info: dict[str, Plain] = {
             names.GPU_MODEL: report.gpu_model,

@@ -168,8 +168,8 @@ class ClusterView:
             report.job,
             report.gpu_model,
             report.mode,
-            None,
-            None,
+            report.version,
+            report.lost_records,
             None if math.isnan(offset_s) else round(offset_s, 1),
         )
 

@@ -116,7 +116,7 @@ export function Verdicts({ view, verdicts }) {
       <td data-label="job loses" class="short">${lossOf(v)}${v.period ? html`<br />every ${v.period} steps` : ""}</td>
       <td data-label="since">${span(view.at - v.since)}</td>
       <td data-label="cost">${v.usd_per_hour == null ? "–" : (v.at_most ? "≤ " : "") + dollars(v.usd_per_hour) + "/h"}</td>
-      <td class="evidence">${v.cause && html`<strong>${v.cause}</strong><br />`}${v.link && html`link ${v.link}<br />`}${v.evidence}${v.next && html`<br />Next: ${said(v.next)}`}${v.silenced && html`<br /><span class="dim">silenced ${v.silenced}</span>`}</td>
+      <td class="evidence">${v.cause && html`<strong>${v.cause}</strong><br />`}${v.collective && html`waited for at ${v.collective}<br />`}${v.link && html`link ${v.link}<br />`}${v.evidence}${v.next && html`<br />Next: ${said(v.next)}`}${v.silenced && html`<br /><span class="dim">silenced ${v.silenced}</span>`}</td>
       <td><div class="buttons"><a href=${link("episode", v.episode, id)}>episode</a><${Copy} text=${commandOf(v)} label="copy command" />${v.node && html`<${Silence} target=${v.node} cluster=${id} />`}</div></td>
     </tr>`)}</tbody></table></div>`;
 }
