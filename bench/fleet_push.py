@@ -113,6 +113,26 @@ def open_loops(files: dict[str, Path]) -> dict[tuple[str, str, int], dict[str, A
     return found
 
 
+def bare_grpc(bodies: list[bytes]) -> dict[str, float]:
+    """Return the closed loop with a handler that only sends the metadata of a reply."""
+    port = free_port()
+    with server(python(str(HERE / "push_servers.py"), "grpc", str(port)), port) as pid:
+        return closed_grpc(pid, f"127.0.0.1:{port}", bodies)
+
+
+def closed_grpc(pid: int, address: str, bodies: list[bytes]) -> dict[str, float]:
+    """Return the closed loop over gRPC."""
+    closed_loop(address, bodies, 0.5)
+    before = cpu_s(pid)
+    done = closed_loop(address, bodies, SECONDS)
+    return {
+        "per_s": done / SECONDS,
+        "cpu_us": (cpu_s(pid) - before) / done * 1e6,
+        "rss_mb": rss_mb(pid),
+        "errors": 0,
+    }
+
+
 def grpc_runs(
     bodies: list[bytes],
 ) -> tuple[dict[str, Any], dict[tuple[str, str, int], dict[str, Any]]]:
@@ -120,14 +140,7 @@ def grpc_runs(
     http, port = free_port(), free_port()
     address, opened = f"127.0.0.1:{port}", {}
     with server(fleet_command(http, port), port) as pid:
-        closed_loop(address, bodies, 0.5)
-        before = cpu_s(pid)
-        done = closed_loop(address, bodies, SECONDS)
-        closed = {
-            "per_s": done / SECONDS,
-            "cpu_us": (cpu_s(pid) - before) / done * 1e6,
-            "rss_mb": rss_mb(pid),
-        }
+        closed = closed_grpc(pid, address, bodies)
         for rate in RATES:
             before = cpu_s(pid)
             run: dict[str, Any] = open_loop(address, bodies, rate, SECONDS)
@@ -260,11 +273,14 @@ def check_all(
         passed = p99 < 20 or p99 <= 3 * base_ms
         results.append(check(name, p99, "ms", passed, "< 20 ms or <= 3x constant answer"))
     own, plain = closed["Fleet", OWN_TIMES]["cpu_us"], ours
+    over, bare = closed["Fleet", "gRPC"]["cpu_us"], closed["bare handler", "gRPC"]["cpu_us"]
     inside = processor_us(own_time_bodies(64, 10))
     results += [
         check("own times of 8 ranks x 10 steps: processor", inside, "us", inside <= 60, "<= 60"),
         check(f"own times: whole server ({own:.0f} us) / plain push", own / plain, "x",
               own <= 80 or own <= 8 * plain, "<= 80 us or <= 8"),
+        check("CPU per push over gRPC / bare handler", over / bare, "x",
+              over <= 1.2 * bare, "<= 1.2"),
         check("RSS with 10,000 nodes", memory_mb, "MB", memory_mb < 150, "< 150"),
         check("tick for 100,000 nodes", tick, "ms", tick < 10, "< 10"),
         check("errors", errors, "", not errors, "0"),
@@ -278,9 +294,11 @@ def main() -> int:
         directory = Path(folder)
         files = write_bodies(directory, TARGET)
         closed, opened = closed_loops(files), open_loops(files)
+        bare = bare_grpc(bodies(512)[0])
         over_grpc, opened_grpc = grpc_runs(bodies(512)[0])
         memory_mb = rss_with_nodes(10_000, directory)
-    print_closed(dict(sorted(closed.items())) | {("Fleet", "gRPC"): over_grpc})
+    closed |= {("Fleet", "gRPC"): over_grpc, ("bare handler", "gRPC"): bare}
+    print_closed(dict(sorted(closed.items())))
     print_open(opened | opened_grpc)
     print()
     return 0 if check_all(closed, opened, memory_mb) else 1

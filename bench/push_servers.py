@@ -1,4 +1,4 @@
-"""Servers to compare Fleet with, on the same uvloop: a constant answer, and plain ASGI."""
+"""Servers to compare Fleet with, on the same uvloop: a constant answer, plain ASGI, bare gRPC."""
 
 import asyncio
 import sys
@@ -34,6 +34,31 @@ async def serve_constant(port: int) -> None:
     await server.serve_forever()
 
 
+async def serve_bare_grpc(port: int) -> None:
+    """Serve a handler that does nothing but send the metadata of a reply."""
+    import grpc  # the other servers do without
+
+    metadata = (("ingero-threshold", "0.870348"), ("ingero-quorum-met", "true"))
+
+    async def export(body: bytes, context: Any) -> bytes:
+        dict(context.invocation_metadata() or ())
+        context.set_trailing_metadata(metadata)
+        await context.send_initial_metadata(metadata)
+        return b""
+
+    class Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
+        handler = grpc.unary_unary_rpc_method_handler(export)
+
+        def service(self, details: Any) -> Any:
+            return self.handler
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Service(),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    await server.wait_for_termination()
+
+
 def plain_asgi() -> Any:
     """Return an ASGI application with Fleet's decoding and roster, without its fast path."""
     processor = FleetProcessor(ThresholdPolicy())
@@ -67,6 +92,8 @@ def main() -> None:
     kind, port = sys.argv[1], int(sys.argv[2])
     if kind == "constant":
         uvloop.run(serve_constant(port))
+    elif kind == "grpc":
+        uvloop.run(serve_bare_grpc(port))
     else:
         uvicorn.run(
             plain_asgi(),

@@ -193,7 +193,7 @@ class GrpcSender:
         call = self._export(body, metadata=self._metadata, timeout=_TIMEOUT_S)
         try:
             await call
-            metadata = dict(await call.initial_metadata())
+            metadata = dict(await call.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT):
                 raise ConfigError(f"Echo refused: {error.details()}") from None

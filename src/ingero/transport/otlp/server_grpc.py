@@ -82,7 +82,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         async def export(_: Any, context: Any) -> bytes:
             reply = await self._answer(kind, context)
             code = _BY_NUMBER[GRPC_CODES.get(reply.status, INTERNAL)]
-            await _send_metadata(context, reply, code)
+            _set_metadata(context, reply, code)
             if reply.status != 200:
                 await context.abort(code, reply.message)
             return encode_response(kind, Encoding.PROTOBUF, reply.partial)
@@ -175,8 +175,8 @@ def peer_address(peer: str) -> str | None:
     return plain_peer(rest.rpartition(":")[0].strip("[]")) if family in ("ipv4", "ipv6") else None
 
 
-async def _send_metadata(context: Any, reply: Reply, code: grpc.StatusCode) -> None:
-    """Send headers and trailers: agents read either, and an error has only trailers."""
+def _set_metadata(context: Any, reply: Reply, code: grpc.StatusCode) -> None:
+    """Answer with trailers: they go out with the message, and headers would cost a step more."""
     metadata: tuple[tuple[str, str | bytes], ...] = reply.headers
     if reply.retry_after_s is not None:
         status = encode_status(Encoding.PROTOBUF, code.value[0], reply.message, reply.retry_after_s)
@@ -187,8 +187,6 @@ async def _send_metadata(context: Any, reply: Reply, code: grpc.StatusCode) -> N
             (RETRY_METADATA, encode_retry_info(reply.retry_after_s)),
         )
     context.set_trailing_metadata(metadata)
-    if reply.status == 200:
-        await context.send_initial_metadata(metadata)
 
 
 @dataclass(slots=True)
