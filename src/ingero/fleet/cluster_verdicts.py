@@ -13,7 +13,7 @@ from ingero.contract.collective import MAX_RANKS, CollectiveRecord
 from ingero.contract.measurements.own_time import OwnTime
 from ingero.contract.measurements.own_time_columns import OwnTimeColumns
 from ingero.contract.measurements.ranks import Measured
-from ingero.contract.verdict import Verdict, VerdictState
+from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.collectives.columns import Collectives, Ints, Recorder, from_records
 from ingero.core.collectives.lag import measure_lag
 from ingero.core.collectives.live_arrivals import (
@@ -31,6 +31,7 @@ from ingero.core.collectives.live_steps import LiveSteps
 from ingero.core.collectives.own_time_queue import OwnTimeQueue
 from ingero.core.cost import barrier_idle_s
 from ingero.core.places.charged import ChargedPlaces
+from ingero.core.places.live_transfers import LiveTransfers
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
@@ -77,7 +78,8 @@ class ClusterVerdicts:
     advances: StepAdvances = field(default_factory=StepAdvances)
     closed: ClosedCollectives = field(default_factory=ClosedCollectives)
     places: ChargedPlaces = field(default_factory=ChargedPlaces)
-    awaited_at: dict[str, str] = field(default_factory=dict)  # collectives of episodes
+    transfers: LiveTransfers = field(default_factory=LiveTransfers)
+    awaited_at: dict[str, str] = field(default_factory=dict)  # collectives or links of episodes
     late: Arrivals = NO_ARRIVALS  # of this tick, at collectives that were measured before
     lateness_s: dict[int, float] = field(default_factory=dict)
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
@@ -160,8 +162,10 @@ class ClusterVerdicts:
         return [*self.engine.current(), *(verdict for verdict, _ in self.resolved.values())]
 
     def mark(self, verdict: Verdict) -> Verdict:
-        """Return the verdict with the collective at which the job waits for its rank."""
-        text = self.awaited_at.get(verdict.episode)
+        """Return the verdict with the collective at which the job waits, or with its slow link."""
+        text = self.awaited_at.get(verdict.episode, "")
+        if verdict.cause_class is CauseClass.NETWORK:
+            return msgspec.structs.replace(verdict, link=verdict.link or text)
         return msgspec.structs.replace(verdict, collective=text) if text else verdict
 
     def _note_collectives(self) -> None:
@@ -170,6 +174,10 @@ class ClusterVerdicts:
         served = {verdict.episode for verdict in opened} | self.resolved.keys()
         self.awaited_at = {each: text for each, text in self.awaited_at.items() if each in served}
         for verdict in opened:
+            if verdict.cause_class is CauseClass.NETWORK:
+                place = self.transfers.locate(verdict.job)
+                if place is not None:
+                    self.awaited_at[verdict.episode] = place.text
             if verdict.rank is None or verdict.state not in _SLOW:
                 continue
             member = self.members.get((verdict.node, verdict.job, verdict.rank), -1)
@@ -289,6 +297,7 @@ class ClusterVerdicts:
         tagged = (waiting >= 0) & (awaited.step >= 0)
         on_time = measure_arrivals(columns, matched.groups, members[columns.who])
         self.places.take(on_time, columns, now_s)
+        self.transfers.take(columns, matched.groups)
         self.advances.add(
             join_arrivals(self._take_late(), on_time),
             step_keys(waiting[tagged], awaited.step[tagged]),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import Collectives
+from ingero.core.collectives.live_roles import is_exchange
 
 
 def find_roles(collectives: Collectives, ranks: Sequence[int]) -> NDArray[np.intp]:
@@ -57,6 +58,8 @@ def _stages(collectives: Collectives, ranks: Sequence[int]) -> list[int]:
         members.setdefault(comm, set()).add(who)
         position[comm, rank] = who
     edges = _edges(collectives, is_edge, position)
+    if not edges:  # everybody sends to everybody: an exchange, not a pipeline
+        return [0] * len(ranks)
     parent = {who: who for who in ranks}
 
     def root(who: int) -> int:
@@ -76,14 +79,32 @@ def _stages(collectives: Collectives, ranks: Sequence[int]) -> list[int]:
 def _edges(
     collectives: Collectives, is_edge: NDArray[np.bool_], position: dict[tuple[int, int], int]
 ) -> set[tuple[int, int]]:
+    """Return who sends to whom, by recorder; exchanges between all members do not count."""
     rows = np.flatnonzero(is_edge & (collectives.peer >= 0))
+    is_send = collectives.has_op({"Send"})[rows]
+    rank, peer = collectives.rank[rows], collectives.peer[rows]
     seen = np.unique(
         np.stack(
-            [collectives.comm[rows].view(np.int64), collectives.who[rows], collectives.peer[rows]],
+            [
+                collectives.comm[rows].view(np.int64),
+                np.where(is_send, rank, peer),
+                np.where(is_send, peer, rank),
+            ],
             1,
         ),
         axis=0,
     )
+    sends: dict[int, set[tuple[int, int]]] = {}
+    for comm, source, target in seen.tolist():
+        sends.setdefault(comm, set()).add((source, target))
     return {
-        (who, position[comm, peer]) for comm, who, peer in seen.tolist() if (comm, peer) in position
+        each
+        for comm, pairs in sends.items()
+        if not is_exchange(pairs)
+        for source, target in pairs
+        if (comm, source) in position and (comm, target) in position
+        for each in (
+            (position[comm, source], position[comm, target]),
+            (position[comm, target], position[comm, source]),
+        )
     }

@@ -126,7 +126,7 @@ def _stages(members: Mapping[int, _Seen]) -> dict[int, int]:
     edges = {
         (at[comm, source], at[comm, target])
         for comm, sends in _sends_by_comm(members).items()
-        if not _is_exchange(sends)
+        if not is_exchange(sends)
         for source, target in sends
         if (comm, source) in at and (comm, target) in at
     }
@@ -159,7 +159,7 @@ def _sends_by_comm(members: Mapping[int, _Seen]) -> dict[int, set[tuple[int, int
     return found
 
 
-def _is_exchange(sends: set[tuple[int, int]]) -> bool:
+def is_exchange(sends: set[tuple[int, int]]) -> bool:
     """Return whether everybody sends to everybody, or passes on to one what comes from another.
 
     Between two ranks, only one that also sends to itself takes part in an exchange of all.

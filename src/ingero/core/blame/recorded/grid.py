@@ -13,6 +13,8 @@ from ingero.core.collectives.columns import Collectives, Ints
 from ingero.core.collectives.matching import Groups
 from ingero.core.collectives.step_pattern import StepCut, StepPattern, cut_steps, find_pattern
 
+FITTING = 0.5  # of the steps of a rank must be whole, or another pattern is looked for
+
 
 @dataclass(frozen=True, slots=True)
 class RecordGrid:
@@ -37,8 +39,8 @@ def build_grid(
     step = np.full(len(collectives), -1, np.int64)
     place = np.full(len(collectives), -1, np.int64)
     cuts: list[StepCut | None] = []
-    for mine, pattern in zip(rows, patterns, strict=True):
-        cut = None if pattern is None else cut_steps(collectives.take(mine), pattern)
+    for i, mine in enumerate(rows):
+        patterns[i], cut = _cut(collectives.take(mine), patterns[i])
         cuts.append(cut)
         if cut is not None:
             step[mine], place[mine] = cut.step, cut.place
@@ -53,6 +55,25 @@ def build_grid(
             whole[i, shift : shift + len(cut)] = cut.whole
     last = tuple(_last_place(pattern) for pattern in patterns)
     return RecordGrid(step, place, whole, last, tuple(patterns))
+
+
+def _cut(
+    columns: Collectives, pattern: StepPattern | None
+) -> tuple[StepPattern | None, StepCut | None]:
+    """Cut a rank by the pattern of its role, or by its own where that fits few of its steps.
+
+    In exchanges by sends and receives, each rank has other peers above and below its own number.
+    """
+    if pattern is None:
+        return None, None
+    cut = cut_steps(columns, pattern)
+    if len(cut) and cut.whole.mean() >= FITTING:
+        return pattern, cut
+    own = find_pattern(columns)
+    if own is None or own == pattern:
+        return pattern, cut
+    other = cut_steps(columns, own)
+    return (own, other) if other.whole.sum() > cut.whole.sum() else (pattern, cut)
 
 
 def _patterns(
