@@ -69,3 +69,14 @@ def test_a_token_is_good_for_its_scopes_only() -> None:
     assert denied == Denied(HTTPStatus.FORBIDDEN, "this token lacks the scope operate")
     assert not access.admits(f"Bearer {A}"), "the fast path knows no clusters"
     assert access.admits(f"Bearer {B}")
+
+
+def test_tokens_of_nodes_are_valid_but_never_take_the_way_without_a_check_of_the_node() -> None:
+    key = Key("node n", token_digest("t" * 32), scopes=frozenset({TokenScope.PUSH}), node="n")
+    access = Access([])
+    access.issued = lambda: {key.digest: key}
+    header = f"Bearer {'t' * 32}"
+    assert access.check(header, None, TokenScope.PUSH) == key
+    assert not access.admits(header)
+    access.issued = dict
+    assert isinstance(access.check(header, None, TokenScope.PUSH), Denied)

@@ -25,6 +25,7 @@ from ingero.transport.enrolment.authority import key_digest, new_key, signing_re
 
 SECRET = "5e" * 16
 JSON = {"Content-Type": "application/json"}
+SHARED = "0123456789abcdef" * 2
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def bearer(token: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def fleet(folder: Path, tick_s: float = NEVER_S) -> AsyncIterator[FleetService]:
-    tokens = private(folder.parent / "tokens", "0123456789abcdef" * 2)
+    tokens = private(folder.parent / "tokens", SHARED)
     own = {"token_file": str(tokens)}
     extensions = {"ingero_threshold": own, "ingero_enrolment": {"dir": str(folder)}}
     protocols = {"grpc": own, "http": own}
@@ -144,6 +145,11 @@ async def test_a_node_pushes_as_itself_until_it_is_revoked(folder: Path) -> None
         token = msgspec.json.decode(body, type=EnrolReply).token
         assert await push(service, "gpu-1", token) == 200
         assert await push(service, "gpu-1", token) == 200  # also past the compiled path
+        assert await push(service, "gpu-2", token) == 403
+        for _ in range(3):  # until pushes of that node take the compiled path
+            assert await push(service, "gpu-2", SHARED) == 200
+            service.tick(time.monotonic())
+        assert await push(service, "gpu-2", SHARED) == 200
         assert await push(service, "gpu-2", token) == 403
         for path in ("status", "silences", "enrol/nodes", "limits"):
             url = f"http://{service.addresses['threshold']}/api/v1/{path}"
