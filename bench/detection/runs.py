@@ -11,15 +11,16 @@ from bench.detection.clocks import run_clocks
 from bench.detection.detectors import NAMES, run_threshold
 from bench.detection.healthy import run_healthy, run_healthy_threshold
 from bench.detection.live import run_verdict
+from bench.detection.reality import KINDS, RANKS, run_kind
 from bench.detection.recorded import ask, recorded_cases
-from bench.detection.report import REAL, Row
+from bench.detection.report import REAL, REALITY, Row
 from bench.detection.scenarios import cases
 from bench.detection.score import score
 from bench.detection.traces import trace_rows
 from bench.detection.world import World
 
 ROOT = Path(__file__).parents[2]
-GATED = (1, 2, 6, 7, 10, 14)  # scenarios with a gate of their own
+GATED = (1, 2, 6, 7, 10, 14, REALITY)  # scenarios with a gate of their own
 
 
 class Runner:
@@ -61,6 +62,11 @@ class Runner:
             rows += self._kept(f"healthy-{node_hours:.0f}", lambda: self._healthy(node_hours))
         if 10 in self.only:
             rows += self._kept("clocks", self._clocks)
+        for name in KINDS if REALITY in self.only else ():
+            rows += self._kept(
+                f"real-{name}",
+                lambda n=name: [Row(REALITY, n, RANKS, "verdict", run_kind(n, self.seed))],
+            )
         return rows
 
     def _case(self, size: int, number: int, name: str, make: Callable[[int], World]) -> list[Row]:

@@ -58,11 +58,13 @@ class World:
         own = np.exp(self.log_own)
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # seconds in which nobody reported
-            typical = np.nanmedian(own, axis=1, keepdims=True)
-        idle = np.broadcast_to(IDLE * typical, own.shape).copy()
+            by_fleet = own.reshape(len(own), self.fleets, self.size)
+            typical = np.repeat(np.nanmedian(by_fleet, axis=2), self.size, axis=1)
+        idle = IDLE * typical
         for column, second in self.culprits.items():
             if self.cause.get(column) is CauseClass.HOST:
-                idle[second:, column] += np.maximum(own[second:, column] - typical[second:, 0], 0)
+                excess = own[second:, column] - typical[second:, column]
+                idle[second:, column] += np.maximum(excess, 0)
         return idle
 
     def span(self) -> np.ndarray:
