@@ -88,7 +88,10 @@ def measure_loss(
         return said(share, error, False, change)
     if was_late or change.share + 2 * change.error < max(most / max(part, 0.1), MIN_LOSS):
         return said(share, error, True, change)
-    return said(most, None, False, change)
+    # What own times of all explain may be a reaction to the fault, so the plain change counts, too.
+    plain = 0.0 if calm is None else 1 - math.exp(calm.log_s) / change.slow_s
+    upper = max(most, (change.share + 2 * change.error) * part, plain * part)
+    return said(min(upper, 1.0), None, False, change)
 
 
 def change_of_step(registry: MemberRegistry, index: int, calm: CalmSteps) -> Change | None:
