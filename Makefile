@@ -73,6 +73,14 @@ OUT ?= dist
 release: $(READY) ## build wheels, source archive, bill of materials, charts, deb and rpm into OUT=dist, with checksums (RELEASE_KEY=file signs them)
 	nice $(BIN)/python -m release --out $(OUT)
 
+.PHONY: release-check
+release-check: $(READY) ## verify the checksums of OUT=dist, install its wheels into an empty home without a compiler and run the demo
+	nice $(BIN)/python -m release.check $(OUT)
+
+.PHONY: image
+image: $(READY) peers-images ## build the image of all services without a daemon, as localhost/ingero (OCI=file also writes an archive; BASE=image)
+	nice $(BIN)/python -m release.image $(if $(BASE),--base $(BASE)) $(if $(OCI),--out $(OCI))
+
 .PHONY: peers-charts
 peers-charts: ## install Helm, kubectl, kubeconform, helm-unittest and nfpm for charts and packages (needs Go; takes minutes; kept in ~/.cache/ingero/peers)
 	nice bench/peers/charts.sh
@@ -88,6 +96,14 @@ peers-k8s: ## build a whole Kubernetes node for tests (needs Go; about 12 minute
 .PHONY: peers-slurm
 peers-slurm: ## install Slurm and munge from Debian, for a cluster on loopback
 	nice bench/peers/slurm.sh
+
+.PHONY: e2e-image
+e2e-image: $(READY) peers-images ## build the image twice and run Fleet, Echo and agent from it, read-only and without rights (needs root)
+	INGERO_TEST_IMAGE=1 $(BIN)/pytest tests/release/test_image.py
+
+.PHONY: e2e-packages
+e2e-packages: $(READY) peers-charts ## build the deb, install it for real, run it and remove it again (needs root and Debian 12)
+	INGERO_TEST_PACKAGES=1 $(BIN)/pytest tests/release/test_packages.py
 
 .PHONY: e2e-slurm
 e2e-slurm: $(READY) peers-slurm ## run a real Slurm cluster of three nodes on loopback: plugin in every task, gate, opt-in drain (needs root)

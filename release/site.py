@@ -5,6 +5,7 @@ what jobs import stays untouched.
 """
 
 import compileall
+import platform
 import py_compile
 import shutil
 import subprocess
@@ -35,6 +36,7 @@ def install(
     shutil.rmtree(target, ignore_errors=True)
     packages = target / PACKAGES
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(packages)]
+    command += ["--link-mode", "copy"]  # uv's own links are shared by every environment, and we edit
     command += ["--constraint", str(ROOT / "requirements.lock"), "--only-binary", ":all:"]
     command += ["--python-platform", f"{architecture}-manylinux_2_28"]
     command += [f"ingero{extras} @ {wheel.resolve().as_uri()}"]
@@ -47,8 +49,22 @@ def install(
     for changing in ("uv_*", "direct_url.json", "REQUESTED"):  # these differ from build to build
         for file in packages.glob(f"*.dist-info/{changing}"):
             file.unlink()
+    if architecture == platform.machine():  # `strip` knows the formats of this machine
+        _remove_debugging(packages)
     _write_scripts(wheel, target / "bin", home)
     return packages
+
+
+def _remove_debugging(packages: Path) -> None:
+    """Remove what only debuggers read from compiled modules: 20 MB.
+
+    Libraries that wheels bring along were edited after linking, which strip does not survive. Ours
+    have nothing to remove, and some are for another machine.
+    """
+    for module in packages.rglob("*.so"):
+        folders = module.relative_to(packages).parts
+        if folders[0] != "ingero" and not any(part.endswith(".libs") for part in folders):
+            subprocess.run(["strip", "--strip-debug", str(module)], check=True)
 
 
 def compile_all(target: Path, home: str) -> None:

@@ -10,8 +10,8 @@ SOURCE = ROOT / "src" / "ingero"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # uvicorn parses HTTP with httptools, and DuckDB makes times with pytz, where they find them
 UNIMPORTED = {"httptools", "pytz"}
-# what comes with a dependency and is used as part of it, or shares a folder with one
-PARTS = {"ingero", "yarl", "googleapis-common-protos", "opentelemetry-api"}
+# what comes with a dependency (rich with textual) and is used as part of it, or shares a folder
+PARTS = {"ingero", "yarl", "rich", "googleapis-common-protos", "opentelemetry-api"}
 
 
 def requirement_names(requirements: list[str]) -> set[str]:

@@ -22,6 +22,10 @@ FLAGS_OF_OTHERS = {"--help", "--version", "--nproc-per-node", "--enable-metrics"
         *("gpus-per-node", "ntasks-per-node", "overlap"),  # Slurm
         *("nnodes", "rdzv-backend", "rdzv-endpoint"),  # torchrun
         *("cpu", "from-file", "no-deps"),  # stress-ng, kubectl, pip
+        *("set", "namespace", "create-namespace", "reuse-values"),  # helm
+        *("cap-add", "cap-drop", "detach", "force", "name", "pid", "privileged"),  # podman
+        *("read-only", "security-opt", "tmpfs", "user"),
+        *("fail", "now", "install", "check"),  # curl, systemctl, dpkg, sha256sum
     )
 }
 

@@ -1,0 +1,129 @@
+"""The image: built without a daemon, the same twice, and all services run from it read-only (F056).
+
+`make e2e-image` runs it; it needs root, buildah, podman and runc.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from release.image import build, import_base, prepare
+from release.wheels import build_wheel
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(
+        os.environ.get("INGERO_TEST_IMAGE") != "1", reason="builds an image: `make e2e-image`"
+    ),
+]
+TAG = "localhost/ingero:test"
+ROOT = Path(__file__).parents[2]
+BASE = Path(os.environ.get("INGERO_PEERS") or Path.home() / ".cache/ingero/peers") / "base.tar"
+RUN = ("podman", "--runtime", "runc", "--cgroup-manager=cgroupfs", "run", "--rm", "--read-only")
+LIMITS = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--network", "host")
+SAFE = ("--cap-drop=all", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp")
+
+
+@pytest.fixture(scope="module")
+def digests(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    for program in ("buildah", "podman", "runc", "mmdebstrap"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: `make peers-images`")
+    subprocess.run([ROOT / "release" / "base.sh", BASE], check=True)
+    folder = tmp_path_factory.mktemp("image")
+    wheel = build_wheel(folder / "wheel")
+    found = []
+    for name in ("first", "second"):
+        prepare(folder / name, wheel, BASE)
+        found.append(build(folder / name, import_base(BASE), TAG))
+    return found[0], found[1]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_two_builds_have_the_same_digest(digests: tuple[str, str]) -> None:
+    assert digests[0] == digests[1]
+
+
+def test_the_image_is_small_and_not_for_root(digests: tuple[str, str]) -> None:
+    shown = subprocess.run(["podman", "inspect", TAG], check=True, capture_output=True, text=True)
+    (about,) = json.loads(shown.stdout)
+    assert about["Size"] < 350e6
+    assert about["Config"]["User"] == "65532:65532"
+
+
+def test_the_bill_lists_every_package(digests: tuple[str, str]) -> None:
+    script = (
+        "import json,importlib.metadata as m;"
+        "bill=json.load(open('/usr/share/doc/ingero/ingero.cdx.json'));"
+        "names={c['name'] for c in bill['components']};"
+        "own={d.name.lower().replace('_','-') for d in m.distributions()};"
+        "deb={l.split()[1] for l in open('/var/lib/dpkg/status') if l.startswith('Package: ')};"
+        "print(sorted((own|deb)-names))"
+    )
+    command = [*RUN, *LIMITS, *SAFE, TAG, "/opt/ingero/bin/python3", "-c", script]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+@contextmanager
+def running(*command: str, health: int) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([*RUN, *LIMITS, *SAFE, *command]) as process:
+        end_s = time.monotonic() + 60
+        while True:
+            try:
+                url = f"http://127.0.0.1:{health}/healthz"
+                assert urllib.request.urlopen(url, timeout=5).status == 200
+                break
+            except OSError:
+                assert time.monotonic() < end_s, "no answer"
+                assert process.poll() is None, "it ended"
+        try:
+            yield process
+        finally:
+            process.terminate()
+            assert process.wait(60) == 0
+
+
+def test_f056_fleet_answers_and_stops_when_told(digests: tuple[str, str]) -> None:
+    ports = [f"--{name}=127.0.0.1:{free_port()}" for name in ("grpc", "http", "agent", "metrics")]
+    ports += [f"--{name}=127.0.0.1:{free_port()}" for name in ("admin", "prometheus")]
+    health = free_port()
+    config = ("--config", "/etc/ingero-fleet/config.yaml", f"--health=127.0.0.1:{health}")
+    with running(TAG, "ingero-fleet", *config, *ports, health=health):
+        pass
+
+
+def test_f056_echo_answers_and_stops_when_told(digests: tuple[str, str]) -> None:
+    names = ("otlp", "otlp-http", "mcp")
+    ports = [f"--{name}-addr=127.0.0.1:{free_port()}" for name in names]
+    health = free_port()
+    data = ("--tmpfs", "/var/lib/ingero:mode=1777")
+    command = ("ingero-echo", "serve", "--create-certificate", "--db-path")
+    where = ("/var/lib/ingero/echo.db", f"--health-addr=127.0.0.1:{health}")
+    with running(*data, TAG, *command, *where, *ports, health=health):
+        pass
+
+
+def test_the_agent_starts_from_the_same_image(digests: tuple[str, str]) -> None:
+    data = ("--tmpfs", "/var/lib/ingero", "--tmpfs", "/run/ingero", "--pid=host", "--user", "0")
+    command = [*RUN, *LIMITS, *SAFE, *data, TAG, "timeout", "-s", "TERM", "10", "ingero", "agent"]
+    done = subprocess.run(
+        [*command, "--socket", "/run/ingero/agent.sock"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "health at /run/ingero/agent.sock" in done.stdout, done.stdout + done.stderr
