@@ -36,7 +36,7 @@ def install(
     shutil.rmtree(target, ignore_errors=True)
     packages = target / PACKAGES
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(packages)]
-    command += ["--link-mode", "copy"]  # uv's own links are shared by every environment, and we edit
+    command += ["--link-mode", "copy"]  # links would share what is edited below with uv's cache
     command += ["--constraint", str(ROOT / "requirements.lock"), "--only-binary", ":all:"]
     command += ["--python-platform", f"{architecture}-manylinux_2_28"]
     command += [f"ingero{extras} @ {wheel.resolve().as_uri()}"]
