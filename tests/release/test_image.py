@@ -20,6 +20,7 @@ from release.wheels import build_wheel
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.timeout(2400),  # two builds
     pytest.mark.skipif(
         os.environ.get("INGERO_TEST_IMAGE") != "1", reason="builds an image: `make e2e-image`"
     ),
