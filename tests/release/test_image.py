@@ -107,11 +107,11 @@ def test_f056_fleet_answers_and_stops_when_told(digests: tuple[str, str]) -> Non
         pass
 
 
-def test_f056_echo_answers_and_stops_when_told(digests: tuple[str, str]) -> None:
+def test_f056_echo_answers_and_stops_when_told(digests: tuple[str, str], tmp_path: Path) -> None:
     names = ("otlp", "otlp-http", "mcp")
     ports = [f"--{name}-addr=127.0.0.1:{free_port()}" for name in names]
     health = free_port()
-    data = ("--tmpfs", "/var/lib/ingero:mode=1777")
+    data = ("--volume", f"{tmp_path}:/var/lib/ingero:U")  # U: it belongs to the user of the image
     command = ("ingero-echo", "serve", "--create-certificate", "--db-path")
     where = ("/var/lib/ingero/echo.db", f"--health-addr=127.0.0.1:{health}")
     with running(*data, TAG, *command, *where, *ports, health=health):
