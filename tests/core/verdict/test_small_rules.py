@@ -14,7 +14,7 @@ from ingero.core.verdict.episodes import REFRESH_S, Episodes
 from ingero.core.verdict.events.describe import describe_group
 from ingero.core.verdict.events.groups import Group
 from ingero.core.verdict.members import Member, MemberRegistry
-from ingero.core.verdict.own_times import make_batch
+from ingero.core.verdict.own_times import UNNUMBERED, make_batch
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.stall_channel import is_now_and_then
 from ingero.core.verdict.table import (
@@ -254,3 +254,13 @@ def test_stalls_cost_their_excess_of_the_usual_own_time_as_often_as_they_come() 
     rows.own_s[:8], rows.span_s[:8], rows.channel[0] = 0.5, 1.0, STALL
     most = most_lost(registry, 0, PEERS, excess=0.5, period=10)
     assert most == pytest.approx(0.025 / 1.0, rel=0.05)
+
+
+def test_samples_without_a_step_number_are_taken_with_the_next_tick() -> None:
+    engine = VerdictEngine()
+    members = [engine.register(Member(cluster="c", node=f"n{n}", rank=n, job="j"), 0.0)
+               for n in range(3)]  # fmt: skip
+    engine.observe(make_batch(np.array(members), np.full(3, math.e), np.full(3, UNNUMBERED)), 100.0)
+    assert np.isnan(engine.registry.rows.last_log_own[:3]).all()
+    engine.tick(100.0)
+    assert engine.registry.rows.last_log_own[:3] == pytest.approx(1.0)
