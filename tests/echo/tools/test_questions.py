@@ -61,6 +61,9 @@ def bodies() -> Iterator[bytes]:
     for rank in range(64):
         what = {"ingero_provider": "lambda", "ingero_gpu_model": H100}
         yield metrics("paid", f"node-{rank:02d}", [gauge("up", [1.0])], **what)
+    for node, ratio in (("calm", 0.0), ("cut", 0.4), ("worn", 0.1)):
+        held = [gauge(names.MEMFRAG_RATIO, [0.9, ratio]), gauge(names.MEMFRAG_RESERVED, [100])]
+        yield metrics("held", node, held)
     for node, pace in (("a", 100), ("b", 10)):
         h2d = {names.MEMCPY_DIRECTION: "h2d"}
         yield metrics(
@@ -269,6 +272,10 @@ def test_f091_launches_and_fragmentation_have_the_busiest_first(echo: RunningEch
         ("b", 30, 0.01),
     ]
     assert hot["nodes"][0]["commands"] == [{"cmd": "0x2a", "events": 300}]
+    held = echo.answer("memfrag_hotspots", cluster_id="held")["nodes"]
+    assert [(n["node_id"], n["fragmentation"], n["reserved_bytes"]) for n in held] == [
+        ("cut", 0.4, 100), ("worn", 0.1, 100), ("calm", 0.0, 100),
+    ]  # fmt: skip
 
 
 def read_on(echo: RunningEcho, tool: str, rows: str, **arguments: Any) -> tuple[list[Any], str]:

@@ -113,8 +113,8 @@ async def test_chains_worst_first_with_their_node_and_how_to_see_older_ones(tmp_
     with sqlite3.connect(db) as connection:
         for number, severity in enumerate(("LOW", "HIGH", "MEDIUM")):
             connection.execute(
-                f"{CHAIN} ('{number}', {START_NS}, '{severity}', 'slow', 'why', 'e', '[\"do\"]', "
-                f"'', 0, 0, 0, '[]', '')"
+                f"{CHAIN} ('{number}', {START_NS}, '{severity}', 'slow - why', 'why', 'e', "
+                f"'[\"do\"]', '', 0, 0, 0, '[]', '')"
             )
     connection.close()
     async with node(db, "n1", now_ns=lambda: START_NS) as one:
