@@ -137,6 +137,7 @@ class ArrowTable:
             column.format.encode(), name.encode(), None, _NULLABLE, len(parts), None, None
         )
         schema.release = _forget_schema
+        self._kept.append(schema)  # its texts: a reader gets a copy, which points to them
         self._link(schema, _Schema, parts, values)
         return schema
 
