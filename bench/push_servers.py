@@ -76,7 +76,8 @@ def plain_asgi() -> Any:
         taken = processor.push(body, encoding, cluster, time.monotonic(), time.time_ns())
         content = b"{}" if encoding is Encoding.JSON else b""
         reply = [
-            (name.encode(), value.encode()) for name, value in receiver.http_headers(taken.cluster)
+            (name.encode(), value.encode())
+            for name, value in receiver.http_headers(taken.cluster, None)
         ]
         reply += [
             (b"content-type", headers[b"content-type"]),
