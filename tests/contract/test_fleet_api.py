@@ -57,8 +57,8 @@ def test_keys_are_the_published_ones() -> None:
     (cluster,) = json.loads(msgspec.json.encode(Status([CLUSTER])))["clusters"]
     assert list(cluster) == [
         "cluster_id", "threshold", "quorum_met", "raw_threshold", "ema", "median", "mad",
-        "nodes_by_state", "coverage", "coverage_low", "panic", "below_threshold", "nodes",
-        "ranks", "verdicts",
+        "nodes_by_state", "coverage", "coverage_low", "panic", "below_threshold", "idle_gpus",
+        "nodes", "ranks", "verdicts",
     ]  # fmt: skip
     assert list(cluster["nodes"][0]) == [
         "node_id", "score", "state", "below_threshold", "straggler", "straggler_for_s", "mode",
