@@ -90,7 +90,7 @@ def _slow_pair(size: int, rng: np.random.Generator) -> tuple[Answer, Truth, Caus
     pair = int(rng.integers(size // 2))
     return (
         _job(size, rng, slow_comm={("tp", pair): 6.0}),
-        ({2 * pair, 2 * pair + 1}, True),
+        ({2 * pair, 2 * pair + 1}, False),  # the link is named by its two ends
         CauseClass.NETWORK,
     )
 
