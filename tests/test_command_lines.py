@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 from tests.support.commands import commands_by_name
 
 ROOT = Path(__file__).parents[1]
@@ -85,20 +84,3 @@ def test_what_is_wrong_would_be_found(line: str) -> None:
     assert words is not None
     with pytest.raises(click.ClickException):
         take(words)
-
-
-def test_containers_of_the_kubernetes_example_run_commands_of_ours() -> None:
-    documents = list(
-        yaml.safe_load_all(Path(ROOT / "examples" / "kubernetes-agent.yaml").read_text())
-    )
-    pod = next(each for each in documents if each["kind"] == "DaemonSet")["spec"]["template"][
-        "spec"
-    ]
-    for container in pod["containers"]:
-        take(container["command"])
-    mounted = {
-        mount["name"]
-        for each in [*pod["containers"], *pod["initContainers"]]
-        for mount in each["volumeMounts"]
-    }
-    assert mounted == {volume["name"] for volume in pod["volumes"]}
