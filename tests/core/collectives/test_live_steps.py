@@ -1,5 +1,6 @@
 """Own time of one rank from its collectives, batch by batch."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -154,7 +155,7 @@ def with_flags(rows: Collectives, every: int) -> Collectives:
 
 def steps_of(rows: Collectives, begin: int, portion: int, lost: range) -> dict[int, int]:
     """What one reader finds: the end of each step by its number; it misses `lost` records."""
-    stream, found = LiveSteps(), {}
+    stream, found, sent = LiveSteps(), {}, set[int]()
     numbers = []
     for at in range(begin, len(rows), portion):
         batch = np.arange(at, min(at + portion, len(rows)))
@@ -166,10 +167,12 @@ def steps_of(rows: Collectives, begin: int, portion: int, lost: range) -> dict[i
         )
         numbers += finished.times.step.tolist()
         places = {(step, place) for step, place in zip(finished.step, finished.place, strict=True)}
-        # Of a step after a gap, the collectives before the anchor belong to one that is unknown.
-        unknown = (len(SIZES) - 1) * int((~finished.times.follows).sum())
-        most = len(SIZES) * len(finished.times)
-        assert most - unknown <= len(places) == len(finished.row) <= most
+        assert len(places) == len(finished.row)
+        # Collectives come from anchor to anchor or not at all, each step in one portion.
+        of_step = Counter(step for step, _ in places)
+        assert set(of_step.values()) <= {len(SIZES)}
+        assert not of_step.keys() & sent
+        sent |= of_step.keys()
     assert numbers == sorted(set(numbers))
     return found
 

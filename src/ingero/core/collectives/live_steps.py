@@ -55,7 +55,8 @@ class FinishedSteps:
 
     `row` counts all collectives that were taken, from 0; `step` and `place` are the number of the
     step and the place of that collective in it, counted from its anchor: collectives before the
-    anchor have the number of the step before.
+    anchor have the number of the step before. From anchor to anchor all are there, so those since
+    the last anchor come with the next step, and are left out where it is missing.
     """
 
     times: StepTimes
@@ -64,6 +65,16 @@ class FinishedSteps:
     place: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """The collectives since the last anchor, until the next step tells the rest of them."""
+
+    row: Ints
+    step: Ints
+    place: Ints
+
+
+NOTHING_OPEN = _Open(_NONE, _NONE, _NONE)
 NOTHING_FINISHED = FinishedSteps(NO_STEPS, _NONE, _NONE, _NONE)
 
 
@@ -83,11 +94,14 @@ class LiveSteps:
         self._last_end_ns: int | None = None  # of the last step, unless one may be missing since
         self._per_step = 0  # collectives of a step on the communicator of its anchor
         self._last_number = MISSING  # of the last step
+        self._open = NOTHING_OPEN
 
     @property
     def oldest_row(self) -> int:
         """The number of the oldest collective that a later step may consist of."""
-        return int(self._rows.min()) if len(self._rows) else self._taken
+        return int(
+            min(self._rows.min(initial=self._taken), self._open.row.min(initial=self._taken))
+        )
 
     def take(self, rows: Collectives) -> FinishedSteps:
         """Return the steps that these records complete."""
@@ -108,7 +122,7 @@ class LiveSteps:
 
     def skip(self) -> None:
         """Note that records were lost: the step under way will not be returned."""
-        self._held, self._rows = None, _NONE
+        self._held, self._rows, self._open = None, _NONE, NOTHING_OPEN
         self._free_ns = self._last_end_ns = None
         self.search.skip()
 
@@ -116,7 +130,7 @@ class LiveSteps:
         surplus = len(rows) - MAX_HELD
         if surplus > 0:
             rows, numbers = rows.take(np.arange(surplus, len(rows))), numbers[surplus:]
-            self._last_end_ns = None
+            self._last_end_ns, self._open = None, NOTHING_OPEN
         self._held, self._rows = rows, numbers
 
     def _forget_older(self, held: Collectives) -> None:
@@ -124,6 +138,7 @@ class LiveSteps:
         if self.search.pattern is not None:
             self._finish(held, cut_steps(held, self.search.pattern))
             self._last_end_ns = None
+        self._open = NOTHING_OPEN
 
     def _finish(self, rows: Collectives, cut: StepCut) -> FinishedSteps:
         """Return the whole steps, and release their collectives and older ones."""
@@ -144,39 +159,44 @@ class LiveSteps:
         foreign = is_over & (step < 0) & (ordered.size_bytes > LIGHT_BYTES)
         segments = self._segments(ordered, is_over)
         times = self._times(ordered, step, under_way, segments, cut, foreign)
-        number = np.full(len(cut), UNKNOWN, np.int64)
-        number[done] = times.step
         self.broken += int(done[-1]) + 1 - len(done)
         whole = np.flatnonzero((step >= 0) & cut.whole[step])
-        before = np.full(len(cut), UNKNOWN, np.int64)
-        before[done] = self._numbers_before(times)
-        turn, at = self._turns(number[step[whole]], before[step[whole]], place[whole])
-        kept = whole[turn != MISSING]
-        finished = FinishedSteps(
-            times, self._rows[order[kept]], turn[turn != MISSING], at[turn != MISSING]
+        finished = self._from_anchors(
+            times, np.searchsorted(done, step[whole]), place[whole], self._rows[order[whole]]
         )
         left = np.sort(order[~is_over])
         self.search.fits(ordered.take(is_over))
         self._held, self._rows = rows.take(left), self._rows[left]
         return finished
 
-    def _numbers_before(self, times: StepTimes) -> Ints:
-        """Return the number of the step before each; MISSING where that is not known."""
-        before = np.concatenate(([self._last_number], times.step[:-1]))
-        self._last_number = int(times.step[-1])
-        return np.where(times.follows, before, MISSING)
+    def _from_anchors(
+        self, times: StepTimes, at: NDArray[np.intp], place: Ints, row: Ints
+    ) -> FinishedSteps:
+        """Return the collectives of steps with number and place counted from the anchors.
 
-    def _turns(self, number: Ints, before: Ints, place: Ints) -> tuple[Ints, Ints]:
-        """Return number and place of collectives, both counted from the anchors of the steps.
-
-        Where a step begins is found by each rank alone, and ranks may disagree about it. They do
-        not about anchors, and a collective must have the same number and place on all of them.
+        `at` is the row of the step in `times`. Where a step begins is found by each rank alone, and
+        ranks may disagree about it. They do not about anchors, and a collective must have the same
+        number and place on all of them.
         """
         pattern = self.search.pattern
-        if pattern is None:
-            return number, place
-        turn = np.where(place < pattern.anchor, before, number)
-        return turn, (place - pattern.anchor) % len(pattern)
+        if pattern is None or not pattern.anchor:
+            return FinishedSteps(times, row, times.step[at], place)
+        before = np.concatenate(([self._last_number], times.step[:-1]))
+        self._last_number = int(times.step[-1])
+        is_early, is_last = place < pattern.anchor, at == len(times) - 1
+        # The step before an early collective, or the one after another, may be missing.
+        is_followed = np.append(times.follows[1:], False)
+        is_known = np.where(is_early, times.follows[at], is_followed[at])
+        turn = np.where(is_early, before[at], times.step[at])
+        place = (place - pattern.anchor) % len(pattern)
+        opened = self._open if times.follows[0] else NOTHING_OPEN
+        self._open = _Open(*(each[is_last & ~is_early] for each in (row, turn, place)))
+        return FinishedSteps(
+            times,
+            np.concatenate((opened.row, row[is_known])),
+            np.concatenate((opened.step, turn[is_known])),
+            np.concatenate((opened.place, place[is_known])),
+        )
 
     def _segments(self, rows: Collectives, is_over: Mask) -> tuple[Floats, Floats]:
         """Return own and idle seconds before each record; overlapping collectives count once."""

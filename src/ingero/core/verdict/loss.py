@@ -23,6 +23,8 @@ REACTION = 4.0  # spreads: peers whose own times moved further reacted to the fa
 WINDOW = 60  # samples of slow steps that are compared: the latest minute
 # What was said of a member stays until the change is this many times as clear: it does not flap.
 STAY = 2.0
+# Standard errors up to "at most": as sure as "± two errors", but a bound has one side only.
+AT_MOST = 1.645
 HIDDEN = 0.001  # of a step: a slower GPU model makes the job wait for longer anyway
 
 
@@ -90,7 +92,7 @@ def measure_loss(
         return said(share, error, True, change)
     # What own times of all explain may be a reaction to the fault, so the plain change counts, too.
     plain = 0.0 if calm is None else 1 - math.exp(calm.log_s) / change.slow_s
-    upper = max(most, (change.share + 2 * change.error) * part, plain * part)
+    upper = max(most, (change.share + AT_MOST * change.error) * part, plain * part)
     return said(min(upper, 1.0), None, False, change)
 
 
