@@ -1,5 +1,7 @@
 """Exports opened by Perfetto's own trace processor show what the database holds."""
 
+import shutil
+import sqlite3
 from collections import Counter
 from pathlib import Path
 
@@ -116,7 +118,13 @@ def test_native_file_of_one_node_has_threads_arrows_and_counters(
         "SELECT pid, count(*) FROM (SELECT pid FROM events UNION ALL SELECT pid FROM collectives) "
         "GROUP BY 1"
     )
-    names = {812: "rsync 812", 1880: "python3 1880 (rank 0)"}
+    names = {
+        812: "rsync 812",
+        1880: "python3 1880 (rank 0)",
+        1890: "evaluate 1890",
+        1900: "upload 1900",
+        1910: "tokenize 1910",
+    }
     assert by_process == {names[int(str(pid))]: count for pid, count in rows(db, stored)}
     causes = {cause for cause, end in arrows if end.startswith("HIGH: cuLaunchKernel")}
     assert causes == {"sched_switch", "block_write", "cuLaunchKernel"}
@@ -142,15 +150,24 @@ def test_the_wait_for_a_cpu_lies_within_the_call_that_it_delays(
     samples: Path, tmp_path: Path
 ) -> None:
     """The stored time of a context switch is its end."""
-    trace = exported(samples / "sample-gpu-node-01.db", tmp_path, "perfetto-proto")
+    db = tmp_path / "delayed.db"
+    shutil.copy(samples / "sample-gpu-node-01.db", db)
+    with sqlite3.connect(db) as connection:  # a launch around the first wait
+        connection.execute(
+            "INSERT INTO events (timestamp, pid, tid, source, op, duration) "
+            "SELECT timestamp - duration - 1000, pid, tid, 4, 1, duration + 2000 FROM events "
+            "WHERE source = 3 AND op = 1 ORDER BY timestamp LIMIT 1"
+        )
+    connection.close()
+    trace = exported(db, tmp_path, "perfetto-proto")
     within = (
         "SELECT count(*), sum(EXISTS (SELECT 1 FROM slice call "
         "WHERE call.name IN ('cuLaunchKernel', 'cuMemAlloc') AND call.ts <= wait.ts "
         "AND wait.ts + wait.dur <= call.ts + call.dur)) FROM slice wait "
         "WHERE wait.name = 'sched_switch'"
     )
-    # the other 60 make the rank late between two calls
-    assert ask_perfetto(trace, [within])[0] == [(150, 90)]
+    # the others make the rank late between two calls
+    assert ask_perfetto(trace, [within])[0] == [(14, 1)]
 
 
 def test_every_node_of_a_merged_file_has_its_counters_and_arrows(

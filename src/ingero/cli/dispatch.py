@@ -1,5 +1,6 @@
 """Load one command and run it; an error becomes one sentence and an exit status."""
 
+import copy
 import errno
 import importlib
 import os
@@ -52,8 +53,8 @@ def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
     return status
 
 
-def _add_version(command: click.Command, script: str) -> None:
-    """Add --version to a command and all commands in it."""
+def _with_version(command: click.Command, script: str) -> click.Command:
+    """Return a copy of a command that knows --version, as do all commands in it."""
 
     def show(context: click.Context, _: click.Parameter, given: bool) -> None:
         if given:
@@ -62,6 +63,7 @@ def _add_version(command: click.Command, script: str) -> None:
             click.echo(version_text(script))
             context.exit()
 
+    shown = copy.copy(command)
     if not any("--version" in param.opts for param in command.params):
         option = click.Option(
             ["--version"],
@@ -71,9 +73,12 @@ def _add_version(command: click.Command, script: str) -> None:
             callback=show,
             help="Show what is installed and exit.",
         )
-        command.params.append(option)
-    for inner in command.commands.values() if isinstance(command, click.Group) else ():
-        _add_version(inner, script)
+        shown.params = [*command.params, option]
+    if isinstance(shown, click.Group):
+        shown.commands = {
+            name: _with_version(inner, script) for name, inner in shown.commands.items()
+        }
+    return shown
 
 
 def output_lost(error: OSError, prog_name: str) -> int:
@@ -92,7 +97,7 @@ def output_lost(error: OSError, prog_name: str) -> int:
 
 def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> int:
     name = prog_name
-    _add_version(command, prog_name.split(maxsplit=1)[0])
+    command = _with_version(command, prog_name.split(maxsplit=1)[0])
     click.Context.formatter_class = HelpFormatter  # click takes it from here alone
     try:
         with command.make_context(prog_name, list(args), help_option_names=HELP) as context:

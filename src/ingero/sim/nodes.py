@@ -6,21 +6,20 @@
 import os
 import signal
 import sys
-import traceback
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 import msgspec
 
-from ingero.children.lifetime import end_with_parent
+from ingero.children.forked import start_fork
 from ingero.sim.node import run_node
 
 
 def main() -> None:
     """Start the nodes and wait; where one of them ends, the others end too."""
     specs = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=dict[str, list[str]])
-    pids = {_start(arguments): name for name, arguments in specs.items()}
+    pids = {start_fork(partial(run_node, arguments)): name for name, arguments in specs.items()}
 
     is_stopping = False
 
@@ -37,23 +36,6 @@ def main() -> None:
         if not is_stopping:
             sys.stderr.write(f"simulated node {name} ended with status {status}\n")
             stop(signal.SIGTERM, None)
-
-
-def _start(arguments: list[str]) -> int:
-    pid = os.fork()
-    return pid or _run(arguments)
-
-
-def _run(arguments: list[str]) -> NoReturn:
-    """Be one node, and never return to what the parent does."""
-    end_with_parent()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        run_node(arguments)
-    except BaseException:  # noqa: BLE001 - this process must end here, whatever happened
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
 
 
 if __name__ == "__main__":
