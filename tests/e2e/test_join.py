@@ -64,6 +64,7 @@ def test_nodes_join_push_are_asked_and_leave(fleet: JoinedFleet, tmp_path: Path)
 
     written = yaml.safe_load((tmp_path / "gpu-1" / "ingero.yaml").read_text())
     assert written["fleet"]["cluster_id"] == "train"
+    assert written["fleet"]["url"] == fleet.url
     assert written["fleet"]["push_interval"] == "1s"
     TraceDb(tmp_path / "gpu-1" / "trace.db", "gpu-1").close()
     with whole_agent(tmp_path / "gpu-1", None) as one, whole_agent(tmp_path / "gpu-2", None) as two:
@@ -88,6 +89,11 @@ def check_query(fleet: JoinedFleet, agent: WholeAgent) -> None:
     answered = run(*question, INGERO_CONFIG=str(config))
     assert answered.returncode == 0, answered.stderr
     assert '"one"' in answered.stdout
+    made = config.read_text()
+    assert "url: https://127.0.0.1:8080\n" in made
+    config.write_text(made.replace("https://127.0.0.1:8080", fleet.url))  # the port of this test
+    status = run("ingero", "status", "--json", INGERO_CONFIG=str(config))
+    assert "gpu-1" in status.stdout, status.stderr
     without = run(
         *question,
         "--ca-cert",

@@ -109,13 +109,15 @@ def _write_operator(folder: FleetFolder, authority: str, name: str, wanted: NewF
     signed = load_authority(folder.enrolment).sign_client(
         key.public_key(), "operator", OPERATOR_DAYS
     )
-    endpoint = f"https://{_in_url(name)}:{wanted.ports['http']}"
+    url, endpoint = (
+        f"https://{_in_url(name)}:{wanted.ports[port]}" for port in ("threshold", "http")
+    )
     for file, data in (
         ("operator.key", private_pem(key)),
         ("operator.crt", signed.encode()),
         ("authority.crt", authority.encode()),
         ("operate.token", folder.token("operate").read_bytes()),
-        ("ingero.yaml", operator_text(folder, endpoint, wanted.cluster).encode()),
+        ("ingero.yaml", operator_text(folder, url, endpoint, wanted.cluster).encode()),
     ):
         create_private(folder.operator / file, data)
 

@@ -85,6 +85,7 @@ def _values(
         raise ConfigError(f"the join code is for cluster {reply.cluster}, not {wanted.cluster}")
     values: dict[str, str | bool] = {
         "agent.node": reply.node,
+        "fleet.url": fleet.at(fleet.port),
         "fleet.endpoint": fleet.at(reply.push_port),
         "fleet.cluster_id": reply.cluster or wanted.cluster or DEFAULT_CLUSTER,
         "fleet.token_file": str(files.token),

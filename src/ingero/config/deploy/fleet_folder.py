@@ -142,13 +142,14 @@ scrape_configs:
 {jobs}"""
 
 
-def operator_text(folder: FleetFolder, endpoint: str, cluster: str | None) -> str:
+def operator_text(folder: FleetFolder, url: str, endpoint: str, cluster: str | None) -> str:
     """Return the ingero.yaml of a person who asks this Fleet and its nodes."""
     named = f"  cluster_id: {cluster}\n" if cluster else ""
     return f"""\
 # Made by `ingero fleet init`: copy this folder to your machine, adapt the paths, and use it with
 # INGERO_CONFIG, or as ~/.config/ingero/ingero.yaml.
 fleet:
+  url: {url}
   endpoint: {endpoint}
 {named}  token_file: {folder.operator / "operate.token"}
   token_to_nodes: false              # nodes know us by the certificate below
