@@ -1,11 +1,19 @@
 """Files that are shipped twice are the same, and the table of ports is that of the services."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from ingero.config.deploy.ports import ECHO, FLEET, PORTS, ports_alone
-from ingero.config.deploy.units import AGENT_UNIT, FLEET_UNIT, SHIPPED, agent_unit, fleet_unit
+from ingero.config.deploy.units import (
+    AGENT_UNIT,
+    FLEET_UNIT,
+    SHIPPED,
+    agent_unit,
+    fleet_unit,
+    installed_program,
+)
 from ingero.config.echo import EchoConfig
 from ingero.config.fleet import FleetConfig
 from ingero.transport.listen import parse_address
@@ -49,6 +57,14 @@ def test_the_unit_of_a_new_fleet_has_its_folder_and_user() -> None:
     assert lines.index("ExecStart=/o/ingero-fleet --config /f/c.yaml") > lines.index("[Service]")
     assert {"User=ann", "ReadWritePaths=/home/ann/f", "ProtectHome=read-only"} <= set(lines)
     assert not [line for line in lines if line.startswith(("Group=", "StateDirectory"))]
+
+
+def test_units_start_the_installed_program_whatever_started_us(tmp_path: Path) -> None:
+    (tmp_path / "ingero-fleet").touch()
+    beside = installed_program(str(tmp_path / "ingero"), "ingero-fleet")
+    assert beside == tmp_path / "ingero-fleet"
+    module = ROOT / "src" / "ingero" / "__main__.py"
+    assert installed_program(str(module), "ingero-fleet").parent == Path(sys.executable).parent
 
 
 def test_each_service_alone_has_the_ports_of_the_table() -> None:

@@ -19,7 +19,7 @@ from ingero.config.deploy.fleet_folder import (
     operator_text,
     scrape_text,
 )
-from ingero.config.deploy.units import FLEET_UNIT, fleet_unit
+from ingero.config.deploy.units import FLEET_UNIT, fleet_unit, installed_program
 from ingero.config.fleet import FleetConfig
 from ingero.config.loader import load_file
 from ingero.contract.enrolment.code import SECRET_BYTES, JoinCode, encode_code
@@ -87,7 +87,7 @@ def make_fleet(wanted: NewFleet) -> MadeFleet:
     _write_operator(folder, authority.pem, names[0], wanted)
     _write_prometheus(folder, names[0], wanted.ports)
     user = pwd.getpwuid(os.stat(folder.root).st_uid).pw_name  # noqa: PTH116 - the owner
-    program = Path(sys.argv[0]).absolute().with_name("ingero-fleet")
+    program = installed_program(sys.argv[0], "ingero-fleet")
     unit = fleet_unit(program, folder.config, folder.root, user)
     replace_file(folder.units / FLEET_UNIT, unit.encode(), 0o644)
     return MadeFleet(folder, url)

@@ -13,7 +13,7 @@ from ingero.agent.host.identity import default_node
 from ingero.agent.service.membership import Joined, MemberFiles, begin, default_folder, end
 from ingero.agent.service.plan import SYSTEM_DATABASE
 from ingero.children.service_manager import has_systemd, run_systemctl
-from ingero.config.deploy.units import AGENT_UNIT, agent_unit
+from ingero.config.deploy.units import AGENT_UNIT, agent_unit, installed_program
 from ingero.config.edit_values import change_file
 from ingero.config.ingero import load_ingero
 from ingero.contract.enrolment.code import JoinCode
@@ -115,7 +115,7 @@ def _start_unit(files: MemberFiles, joined: Joined, config: Path) -> Iterator[st
         )
         return
     if not any((folder / AGENT_UNIT).exists() for folder in PACKAGED_UNITS):
-        program = Path(sys.argv[0]).absolute()
+        program = installed_program(sys.argv[0], "ingero")
         unit = UNIT_FOLDER / AGENT_UNIT
         replace_file(unit, agent_unit(program, config, files.folder).encode(), 0o644)
         joined.unit = str(unit)

@@ -3,6 +3,7 @@
 They are the units that packages install, with the program and the folders of this machine.
 """
 
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,15 @@ AGENT_UNIT: Final = "ingero-agent.service"
 FLEET_UNIT: Final = "ingero-fleet.service"
 SHIPPED: Final = Path(__file__).parent
 _HOMES: Final = (Path("/home"), Path("/root"))
+
+
+def installed_program(started_as: str, name: str) -> Path:
+    """Return where a program of ours is installed: beside the one that was started, if it is there.
+
+    `python -m ingero` was started from its sources, where no programs are.
+    """
+    beside = Path(started_as).absolute().with_name(name)
+    return beside if beside.is_file() else Path(sysconfig.get_path("scripts")) / name
 
 
 def agent_unit(program: Path, config: Path, state: Path) -> str:
