@@ -14,6 +14,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b"{}"
     delay_s: float = 0.0
+    breaks: bool = False  # the connection, instead of a reply
 
 
 @dataclass
@@ -28,6 +29,8 @@ class ScriptedFleet:
         self.requests.append((request, await request.read()))
         answer = self.answer(len(self.requests))
         await asyncio.sleep(answer.delay_s)
+        if answer.breaks and request.transport is not None:
+            request.transport.abort()
         return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
 

@@ -129,7 +129,8 @@ class FleetBlockConfig:
         duration=True,
         range=(0.1, 300.0),
         flag="--fleet-timeout",
-        help="Timeout of a single push; at most the push interval.",
+        help="Timeout of a single push; at most the push interval. Measurements of ranks and "
+        "engines wait at least 10 seconds.",
     )
     compression: str = setting(
         "none",

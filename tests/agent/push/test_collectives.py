@@ -51,6 +51,15 @@ class Feed:
         self.closed = True
 
 
+class HandClock:
+    """A clock that stands still until the test moves it."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 class Node:
     """One live source with a feed and a Fleet in the test's hand."""
 
@@ -184,6 +193,31 @@ def test_a_pause_that_fleet_asks_for_is_kept_and_a_refusal_is_final() -> None:
     node.fleet.answers = [PushReply(outcome=PushOutcome.REFUSED)]
     node.second()
     assert (node.live.queued_points, node.live.counters.dropped) == (0, 4)
+
+
+async def test_a_fleet_that_does_not_answer_is_left_alone_for_longer_and_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Repeated requests would keep a busy Fleet busy; after an answer all is as before."""
+    clock = HandClock()
+    monkeypatch.setattr("ingero.agent.push.collectives.time", clock)
+    node = Node(max_queued_points=1000)
+    node.live.queue(node.live.measure(0.0))
+    pauses = []
+    for _ in range(6):
+        node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT, timed_out=True)]
+        node.feed.waiting = [[record(seq) for seq in range(4)]]
+        node.live.queue(node.live.measure(clock.now_s))
+        await node.live.send()
+        pauses.append(node.live._not_before_s - clock.now_s)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+    await node.live.send()
+    assert node.live.queued_points == 0
+    node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT)]
+    node.feed.waiting = [[record(seq) for seq in range(4, 8)]]
+    node.live.queue(node.live.measure(clock.now_s))
+    await node.live.send()
+    assert node.live._not_before_s - clock.now_s == 1.0
 
 
 def test_verdicts_of_the_reply_are_received() -> None:

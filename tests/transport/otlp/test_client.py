@@ -147,6 +147,22 @@ async def test_network_errors_are_tried_once_more() -> None:
         assert len(fleet.requests) == 3
 
 
+@pytest.mark.parametrize(("delay_s", "sent"), [(1.5, 1), (None, 2)])
+async def test_a_patient_client_does_not_repeat_what_a_busy_fleet_may_still_read(
+    delay_s: float | None, sent: int
+) -> None:
+    """A timeout is final, a connection that breaks is not."""
+    options = ClientOptions(timeout_s=1.0, is_patient=True)
+    async with scripted_fleet() as fleet:
+        endpoint = parse_endpoint(fleet.url, protocol=Protocol.HTTP_JSON)
+        client = HttpPush(endpoint, "c", "n", options, random.Random(1))
+        fleet.answer = lambda _: Answer(delay_s=delay_s or 0.0, breaks=delay_s is None)
+        reply = await client.push(REQUEST)
+        await client.close()
+    assert (reply.outcome, reply.timed_out) == (PushOutcome.TRANSPORT, delay_s is not None)
+    assert len(fleet.requests) == sent
+
+
 async def test_an_unreachable_fleet_is_a_value_not_an_exception() -> None:
     async with pushing("http://127.0.0.1:1") as client:
         reply = await client.push(REQUEST)

@@ -24,7 +24,7 @@ from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFee
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.connect import Connections
 from ingero.agent.push.engines import EngineFeed, engine_families, watch_engines
-from ingero.agent.push.loop import LoopSettings, PushLoop
+from ingero.agent.push.loop import SHUTDOWN_TIMEOUT_S, LoopSettings, PushLoop
 from ingero.agent.push.rank_processes import AskedClient, watched
 from ingero.agent.push.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.push.spans import EpisodeSpans
@@ -163,7 +163,7 @@ class Agent:
             self.causes = CauseWatch(client, self.identity, GpuSignals())
             feeds = watched(feeds, self.causes, self.identity.job)
             client = AskedClient(client, self.causes)
-            opened.push_async_callback(asyncio.wait, {asyncio.create_task(self.causes.run(stop))})
+            opened.push_async_callback(_end, asyncio.create_task(self.causes.run(stop)))
         self.collectives = LiveCollectives(
             feeds,
             client,
@@ -171,11 +171,10 @@ class Agent:
             loop.reporter.receive,
             lambda: self.options.gpu_model or _gpu_model(),
         )
-        measuring = asyncio.create_task(self.collectives.run(stop))
-        opened.push_async_callback(asyncio.wait, {measuring})
+        opened.push_async_callback(_end, asyncio.create_task(self.collectives.run(stop)))
 
     def _another_client(self, opened: contextlib.AsyncExitStack) -> HttpPush | GrpcPush:
-        client = self._connections.fleet()
+        client = self._connections.measurements()
         opened.push_async_callback(client.close)
         return client
 
@@ -185,7 +184,7 @@ class Agent:
             return
         database = trace_database(config=self.config)
         self.chains = ChainReports(database, self._another_client(opened), self.identity)
-        opened.push_async_callback(asyncio.wait, {asyncio.create_task(self.chains.run(stop))})
+        opened.push_async_callback(_end, asyncio.create_task(self.chains.run(stop)))
 
     def _engine_job(self, pid: int) -> str | None:
         return None if self.engines is None else self.engines.job_of(pid)
@@ -351,6 +350,13 @@ class Agent:
                 await self._spans.push_spans(request)
 
         return export
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Wait for a task that was told to stop, but not for a Fleet that is slow to answer."""
+    await asyncio.wait({task}, timeout=SHUTDOWN_TIMEOUT_S)
+    task.cancel()
+    await asyncio.wait({task})
 
 
 def _gpu_model() -> str | None:

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -47,6 +47,7 @@ POINTS_PER_REQUEST: Final = 2_000
 MAX_PROBLEMS: Final = 100
 FORGET_S: Final = 300.0
 MAX_PAUSE_S: Final = 300.0
+MAX_BACKOFF_S: Final = 8.0  # after failures in a row; Fleet may still be busy with what it was sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,7 @@ class LiveCollectives:
         self._gpu_model = gpu_model
         self._queue: deque[RankReport] = deque()
         self._not_before_s = 0.0
+        self._failures = 0  # in a row
         self._lost = [0] * len(feeds)
         self._logged: set[str] = set()
 
@@ -113,20 +115,36 @@ class LiveCollectives:
         """Run until stopped; reading in a thread keeps a slow disk from blocking the loop."""
         self._identity = replace(self._identity, gpu_model=await asyncio.to_thread(self._gpu_model))
         due_s = time.monotonic()
-        while not stop.is_set():
-            try:
-                self.queue(await asyncio.to_thread(self.measure, time.monotonic()))
-                if time.monotonic() >= self._not_before_s:
-                    await self.send()
-            # a service loop: one unexpected record or reply must not stop all measuring
-            except Exception:
-                self.counters.failed_rounds += 1
-                log.exception("collectives_failed")
-            due_s = max(due_s + self.policy.interval_s, time.monotonic())
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), due_s - time.monotonic())
-        for feed in self.feeds:
-            feed.close()
+        sending: asyncio.Task[None] | None = None
+        try:
+            while not stop.is_set():
+                await self._safely(self._measure_round)
+                # one request at a time; meanwhile rings are read on, or their writers overtake
+                if sending is None or sending.done():
+                    sending = asyncio.create_task(self._safely(self._send_if_due))
+                due_s = max(due_s + self.policy.interval_s, time.monotonic())
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), due_s - time.monotonic())
+            if sending is not None:
+                await sending
+        finally:
+            for feed in self.feeds:
+                feed.close()
+
+    async def _safely(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Run a part of a round: one unexpected record or reply must not stop all measuring."""
+        try:
+            await part()
+        except Exception:
+            self.counters.failed_rounds += 1
+            log.exception("collectives_failed")
+
+    async def _measure_round(self) -> None:
+        self.queue(await asyncio.to_thread(self.measure, time.monotonic()))
+
+    async def _send_if_due(self) -> None:
+        if time.monotonic() >= self._not_before_s:
+            await self.send()
 
     def measure(self, now_s: float) -> list[RankReport]:
         """Read everything new and return reports."""
@@ -177,13 +195,22 @@ class LiveCollectives:
                     self.counters.dropped += sum(report.points for report in batch)
                 else:
                     self._queue.extendleft(reversed(batch))
-                if reply.retry_after_s:
-                    self._not_before_s = time.monotonic() + min(reply.retry_after_s, MAX_PAUSE_S)
+                self._pause(reply)
                 return
+            self._failures = 0
             self.counters.rejected += reply.rejected_points
             self.counters.own_times += sum(len(report.own_times) for report in batch)
             self.counters.collectives += sum(len(report.collectives) for report in batch)
             self._on_verdicts(reply.verdicts)
+
+    def _pause(self, reply: PushReply) -> None:
+        """Wait as long as Fleet asks, else twice as long after every failure.
+
+        A Fleet that is too busy to answer would get busier with every request that is repeated.
+        """
+        backoff_s = min(self.policy.interval_s * 2.0**self._failures, MAX_BACKOFF_S)
+        self._failures += 1
+        self._not_before_s = time.monotonic() + min(reply.retry_after_s or backoff_s, MAX_PAUSE_S)
 
     def _count(self, batch: RankBatch) -> None:
         """Count a batch before anything is left out or dropped."""

@@ -2,6 +2,8 @@
 
 import os
 import random
+from dataclasses import replace
+from typing import Final
 
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
@@ -12,6 +14,8 @@ from ingero.transport.otlp.client import ClientOptions, HttpPush
 from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush
 from ingero.transport.threshold_poll import ThresholdPoll
 from ingero.transport.tls import ClientTls, client_context, is_loopback
+
+MEASUREMENTS_TIMEOUT_S: Final = 10.0  # they can wait, and a busy Fleet must not get them twice
 
 
 class Connections:
@@ -29,7 +33,15 @@ class Connections:
 
     def fleet(self) -> HttpPush | GrpcPush:
         """Return a client for pushes to Fleet, with its own connection."""
-        names, options = self._names, self._options
+        return self._client(self._options)
+
+    def measurements(self) -> HttpPush | GrpcPush:
+        """Return a client for measurements, which waits longer than the one of scores."""
+        timeout_s = max(self._options.timeout_s, MEASUREMENTS_TIMEOUT_S)
+        return self._client(replace(self._options, timeout_s=timeout_s, is_patient=True))
+
+    def _client(self, options: ClientOptions) -> HttpPush | GrpcPush:
+        names = self._names
         if self._endpoint.protocol is Protocol.GRPC:
             return GrpcPush(self._endpoint, *names, options, _pems(self._config), self.chance)
         return HttpPush(self._endpoint, *names, options, self.chance)

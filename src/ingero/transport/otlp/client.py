@@ -51,6 +51,7 @@ class PushReply:
     verdicts: tuple[Verdict, ...] = ()
     asks: tuple[Ask, ...] = ()
     rejected_points: int = 0
+    timed_out: bool = False
 
 
 def no_token() -> None:
@@ -61,7 +62,8 @@ def no_token() -> None:
 class ClientOptions:
     """How to connect; headers and the current token are sent with every request.
 
-    With `is_compressed`, bodies that do not fit into a packet are sent as gzip.
+    With `is_compressed`, bodies that do not fit into a packet are sent as gzip. With `is_patient`,
+    a push that timed out is not repeated at once: a busy receiver may still be reading it.
     """
 
     timeout_s: float
@@ -69,6 +71,12 @@ class ClientOptions:
     headers: Mapping[str, str] = field(default_factory=dict)
     token: Callable[[], str | None] = no_token
     is_compressed: bool = False
+    is_patient: bool = False
+
+    def repeats(self, reply: "PushReply") -> bool:
+        """Return whether a push with this reply is sent once more."""
+        is_late = self.is_patient and reply.timed_out
+        return reply.outcome is PushOutcome.TRANSPORT and not is_late
 
     def __post_init__(self) -> None:
         for name, value in self.headers.items():
@@ -121,7 +129,7 @@ class HttpPush:
         """Push once, and once more after a network error; any reply is final."""
         body = encode_json(request) if self._encoding is Encoding.JSON else encode_protobuf(request)
         reply = await self._post(self._url, body, self._encoding)
-        if retry and reply.outcome is PushOutcome.TRANSPORT:
+        if retry and self._options.repeats(reply):
             await asyncio.sleep(RETRY_DELAY_S * self._chance.uniform(0.8, 1.2))
             reply = await self._post(self._url, body, self._encoding)
         return reply
@@ -152,7 +160,9 @@ class HttpPush:
             return PushReply(outcome=PushOutcome.AUTH, detail=f"TLS: {error}")
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return PushReply(
-                outcome=PushOutcome.TRANSPORT, detail=str(error) or type(error).__name__
+                outcome=PushOutcome.TRANSPORT,
+                detail=str(error) or type(error).__name__,
+                timed_out=isinstance(error, TimeoutError),
             )
 
     def _open(self) -> aiohttp.ClientSession:

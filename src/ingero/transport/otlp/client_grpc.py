@@ -52,7 +52,7 @@ class GrpcPush:
     async def push(self, request: MetricsRequest, *, retry: bool = True) -> PushReply:
         body = encode_protobuf(request)
         reply = await self._call(names.METRICS_METHOD, body)
-        if retry and reply.outcome is PushOutcome.TRANSPORT:
+        if retry and self._options.repeats(reply):
             await asyncio.sleep(RETRY_DELAY_S * self._chance.uniform(0.8, 1.2))
             reply = await self._call(names.METRICS_METHOD, body)
         return reply
@@ -79,9 +79,9 @@ class GrpcPush:
         )
         try:
             answer = await call
-            outcome, detail = PushOutcome.OK, ""
+            outcome, detail, timed_out = PushOutcome.OK, "", False
         except grpc.aio.AioRpcError as error:
-            answer = b""
+            answer, timed_out = b"", error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             outcome, detail = (
                 _GRPC_OUTCOMES.get(error.code().name, PushOutcome.SERVER_ERROR),
                 error.details() or "",
@@ -101,6 +101,7 @@ class GrpcPush:
                 detail=detail,
                 retry_after_s=retry_after_s,
                 rejected_points=rejected,
+                timed_out=timed_out,
             ),
             found.get(names.THRESHOLD_METADATA),
             found.get(names.QUORUM_METADATA),
