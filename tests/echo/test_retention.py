@@ -8,6 +8,7 @@ from tests.support.echo_samples import metrics_body
 
 from ingero.contract.otlp.rows import Signal
 from ingero.echo.retention import RetentionPolicy, retain
+from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
 
@@ -17,7 +18,7 @@ NOW_US = 1_763_168_400_000_000
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EventStore]:
-    opened = EventStore(tmp_path / "echo.db", 1 << 30, 1)
+    opened = DuckDbStore(tmp_path / "echo.db", 1 << 30, 1)
     yield opened
     opened.close()
 

@@ -18,6 +18,7 @@ from tests.support.two_tenants import OURS, THEIRS, TwoTenants
 from ingero.echo import sql_order
 from ingero.echo.sql_guard import check_sql
 from ingero.echo.store import sql
+from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 
 ROWS = 130_000  # more than DuckDB keeps in one group, so that it reorders conditions
@@ -89,7 +90,7 @@ JOINED = (
 
 def opened(path: Path, *, alone: bool) -> EventStore:
     """Return a store with both tenants, or with ours alone."""
-    store = EventStore(path, 1 << 30, 2)
+    store = DuckDbStore(path, 1 << 30, 2)
     with closing(store.cursor()) as cursor:
         cursor.execute(_SEED)
         for table in ("events", "nccl_ops") if alone else ():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
 from ingero.echo.store.sql import run_user_sql
+from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 
 OURS, THEIRS = "ours", "theirs"
@@ -63,7 +64,7 @@ def _outcome(ask: Callable[[], QueryResult]) -> tuple[str, str]:
 @contextmanager
 def two_tenants(folder: Path) -> Iterator[TwoTenants]:
     """Open a new database in `folder`."""
-    store = EventStore(folder / "echo.db", 512 << 20, 1)
+    store = DuckDbStore(folder / "echo.db", 512 << 20, 1)
     with closing(store.cursor()) as cursor:
         cursor.execute(_SEED)
         cursor.execute("CHECKPOINT")

@@ -14,6 +14,7 @@ from ingero.echo.engine import journal_directory
 from ingero.echo.stress import StressPlan, batch_body
 from ingero.errors import StoreDamaged, StoreError
 from ingero.files import copy_file
+from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.loading import handle, load_safely, settle
 from ingero.storage.events.migrate import SCHEMA_VERSION
 from ingero.storage.events.store import EventStore
@@ -72,7 +73,7 @@ def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
             raise StoreError(f"cannot copy {source}: {error.strerror}") from None
         try:
             # refuses a file that is not a database of Echo
-            store = EventStore(arriving, MEMORY_BYTES, 1)
+            store = DuckDbStore(arriving, MEMORY_BYTES, 1)
             applied = store.applied_seq
             store.close()
         except StoreError:
@@ -226,7 +227,7 @@ def write_demo(target: Path) -> int:
         )
         for i, node in enumerate(nodes)
     ]
-    store = EventStore(target, MEMORY_BYTES, 1)
+    store = DuckDbStore(target, MEMORY_BYTES, 1)
     try:
         events = store.load(frames).events
         store.roll_up(DEMO_START_NS // 1000)
@@ -243,7 +244,7 @@ def _opened(database: Path) -> Iterator[EventStore]:
         raise StoreError(f"{database} does not exist; name the database of an Echo with --db-path")
     lock = DatabaseLock(database)
     try:
-        store = EventStore(database, MEMORY_BYTES, max(1, (os.cpu_count() or 2) // 2))
+        store = DuckDbStore(database, MEMORY_BYTES, max(1, (os.cpu_count() or 2) // 2))
         try:
             yield store
         finally:

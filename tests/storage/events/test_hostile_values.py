@@ -13,6 +13,7 @@ from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.rows import Signal
+from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
 
@@ -73,7 +74,7 @@ hostile = (
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EventStore]:
     path: Path = tmp_path_factory.mktemp("hostile") / "echo.db"
-    opened = EventStore(path, 1 << 30, 1)
+    opened = DuckDbStore(path, 1 << 30, 1)
     yield opened
     opened.close()
 

@@ -13,6 +13,7 @@ from tests.support.picky_database import REFUSED_METRIC, create_picky
 from ingero.contract.otlp.rows import Signal
 from ingero.errors import StoreDamaged, StoreError
 from ingero.storage.events import loading
+from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.loading import handle, load_safely, settle
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame, request_digest
@@ -41,7 +42,7 @@ MAKERS = {"sound": sound, "refused": refused, "unreadable": unreadable}
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EventStore]:
     create_picky(tmp_path / "echo.db")
-    opened = EventStore(tmp_path / "echo.db", 1 << 30, 1)
+    opened = DuckDbStore(tmp_path / "echo.db", 1 << 30, 1)
     yield opened
     opened.close()
 
@@ -68,7 +69,7 @@ def test_each_request_is_loaded_or_set_aside_and_never_both(
 ) -> None:
     folder = tmp_path_factory.mktemp("kinds")
     create_picky(folder / "echo.db")
-    store = EventStore(folder / "echo.db", 1 << 30, 1)
+    store = DuckDbStore(folder / "echo.db", 1 << 30, 1)
     quarantine = Quarantine(folder / "q", 1 << 20)
     frames = [MAKERS[kind](seq) for seq, kind in enumerate(kinds, 1)]
     loaded = load_safely(store, quarantine, frames)

@@ -12,6 +12,7 @@ from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.rows import Signal
 from ingero.errors import StoreError
+from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
 
@@ -22,7 +23,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EventStore]:
-    opened = EventStore(tmp_path / "echo.db", 512 * MIB, 1)
+    opened = DuckDbStore(tmp_path / "echo.db", 512 * MIB, 1)
     yield opened
     opened.close()
 
@@ -36,7 +37,7 @@ def test_a_file_of_another_kind_is_refused_before_duckdb_looks_for_an_extension(
     file = tmp_path / "notes.db"
     file.write_bytes(content)
     with pytest.raises(StoreError, match=r"notes\.db: it is not a database of Echo; name another"):
-        EventStore(file, 512 * MIB, 1)
+        DuckDbStore(file, 512 * MIB, 1)
     assert file.read_bytes() == content
 
 
@@ -45,7 +46,7 @@ def test_a_database_of_somebody_else_gets_no_tables_of_ours(tmp_path: Path) -> N
     with duckdb.connect(str(tmp_path / "theirs.db")) as theirs:
         theirs.execute("CREATE TABLE orders (id INTEGER)")
     with pytest.raises(StoreError, match="not one of Echo's"):
-        EventStore(tmp_path / "theirs.db", 512 * MIB, 1)
+        DuckDbStore(tmp_path / "theirs.db", 512 * MIB, 1)
     with duckdb.connect(str(tmp_path / "theirs.db")) as theirs:
         assert theirs.execute("SHOW TABLES").fetchall() == [("orders",)]
 
@@ -114,7 +115,7 @@ def test_a_retry_adds_nothing_even_after_a_restart(store: EventStore, tmp_path: 
     store.load([frame(1, body), frame(2, body)])
     assert store.load([frame(3, body)]).duplicates == 1
     store.close()
-    again = EventStore(tmp_path / "echo.db", 512 * MIB, 1)
+    again = DuckDbStore(tmp_path / "echo.db", 512 * MIB, 1)
     assert again.applied_seq == 3
     loaded = again.load([frame(4, body), frame(5, metrics(gauge("m", 3.0)))])
     assert (loaded.events, loaded.requests, loaded.duplicates) == (1, 2, 1)
@@ -296,6 +297,6 @@ def test_a_copy_is_a_whole_database(store: EventStore, tmp_path: Path) -> None:
     store.load([frame(1, metrics(gauge("m", 1.0)))])
     assert store.copy_to(tmp_path / "backup.db") == 1
     store.load([frame(2, metrics(gauge("m", 2.0)))])
-    copy = EventStore(tmp_path / "backup.db", 512 * MIB, 1)
+    copy = DuckDbStore(tmp_path / "backup.db", 512 * MIB, 1)
     assert (copy.applied_seq, copy.scalar("SELECT count(*) FROM events")) == (1, 1)
     copy.close()

@@ -19,6 +19,7 @@ from ingero.echo.store.query import is_out_of_memory, run_columns, run_query
 from ingero.echo.store.sql import run_user_sql
 from ingero.echo.store.wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
 from ingero.errors import IngeroError, StoreDamaged, StoreError
+from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.loading import handle, load_safely, set_aside, settle
 from ingero.storage.events.reasons import CRASHED
 from ingero.storage.events.store import EventStore, Loaded
@@ -29,10 +30,6 @@ from ingero.storage.quarantine import Quarantine
 
 log = logging.getLogger(__name__)
 
-LOAD_EVERY_S: Final = 0.2
-# One transaction: some 125,000 events of 200 bytes. DuckDB writes a full row group (122,880 rows)
-# straight into the file; rows of a smaller load go through its log, and cost half as much again.
-LOAD_BYTES: Final = 25_000_000
 ROLL_UP_EVERY_S: Final = 20.0
 RETAIN_EVERY_S: Final = 60.0
 RETRY_S: Final = 1.0
@@ -75,7 +72,7 @@ class Loader:
         until = time.monotonic() + patience_s
         while True:
             try:
-                self._store = EventStore(
+                self._store = DuckDbStore(
                     Path(self._settings.database),
                     int(self._settings.address_space_bytes * _MEMORY_SHARE),
                     self._settings.threads,
@@ -137,7 +134,7 @@ class Loader:
         chores = self._chores()
         while True:
             started = time.monotonic()
-            frames = reader.read(self._durable, LOAD_BYTES)
+            frames = reader.read(self._durable, self._store.load_bytes)
             if frames and self._attempts.is_careful:
                 self._load_one_by_one(frames)
             elif frames:
@@ -146,8 +143,8 @@ class Loader:
                 return
             if not self._stopping:
                 next(chores)
-            if not frames or sum(len(frame.body) for frame in frames) < LOAD_BYTES:
-                self._wake.wait(max(0.0, LOAD_EVERY_S - (time.monotonic() - started)))
+            if not frames or sum(len(frame.body) for frame in frames) < self._store.load_bytes:
+                self._wake.wait(max(0.0, self._store.load_every_s - (time.monotonic() - started)))
                 self._wake.clear()
 
     def _load_one_by_one(self, frames: list[Frame]) -> None:

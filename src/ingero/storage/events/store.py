@@ -1,10 +1,13 @@
-"""The event database: opened by one process, written by one thread.
+"""The event store: opened by one process, written by one thread.
+
+`DuckDbStore` keeps it in a file, `LakeStore` in a lake that several Echos share.
 
 A load is one transaction: the rows, what is projected from them, the digests of their requests, and
-the applied sequence. So after a crash the database states exactly which requests it holds, and the
+the applied sequence. So after a crash the tables state exactly which requests they hold, and the
 journal has the rest.
 """
 
+import abc
 import contextlib
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -16,10 +19,8 @@ import duckdb
 
 from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import StoreError
-from ingero.files import copy_file
 from ingero.storage.events.arrow import batch_table, digest_table
 from ingero.storage.events.arrow_stream import ArrowTable
-from ingero.storage.events.migrate import migrate
 from ingero.storage.events.projections import ROLL_UP, missing_values, projections
 from ingero.storage.events.schema import AUDIT_LOG, TABLES
 from ingero.storage.events.sound import sound_requests
@@ -38,13 +39,6 @@ AUDIT_SIZE: Final = f"""SELECT count(*), coalesce(sum({_AUDIT_ROW_BYTES} + strle
   + strlen(tool) + strlen(token_sha256_12) + coalesce(strlen(key_name), 0)
   + coalesce(strlen(address), 0) + strlen(array_to_string(cluster_ids, ' '))), 0)
 FROM audit_log"""
-_MAGIC: Final = (8, b"DUCK")  # the offset in the file, and the bytes there
-_SAFE_SETTINGS: Final = (
-    "SET enable_external_access = false",
-    "SET allow_community_extensions = false",
-    "SET TimeZone = 'UTC'",
-    "SET lock_configuration = true",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,44 +63,75 @@ class Loaded:
         )
 
 
-class EventStore:
-    """Echo's DuckDB file."""
+class EventStore(abc.ABC):
+    """Everything Echo does with its tables, wherever they lie.
 
-    def __init__(self, path: Path, memory_bytes: int, threads: int) -> None:
-        self.path = path
-        _refuse_foreign(path)
-        try:
-            self._connection = duckdb.connect(
-                str(path),
-                config={
-                    "memory_limit": f"{memory_bytes // 1024}KiB",
-                    "threads": threads,
-                    "autoinstall_known_extensions": False,
-                    "autoload_known_extensions": False,
-                },
-            )
-        except duckdb.Error as error:
-            raise StoreError(f"cannot open {path}: {_first_line(error)}") from None
-        try:
-            migrate(self._connection)
-        except StoreError:
-            self._connection.close()
-            raise
-        for statement in _SAFE_SETTINGS:
-            self._connection.execute(statement)
+    `applied_seq` is the last request of this writer's journal that the tables hold. Writers of one
+    lake number their requests alike, so in the tables the numbers of each begin at `first_seq`.
+    """
+
+    load_every_s: float = 0.2
+    # One transaction: some 125,000 events of 200 bytes. DuckDB writes a full row group (122,880
+    # rows) straight into the file; rows of a smaller load go through its log, and cost half as
+    # much again.
+    load_bytes: int = 25_000_000
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, first_seq: int = 0) -> None:
+        self._connection = connection
+        self._first_seq = first_seq
         self._columns: Columns = new_columns()
+        self._digests: dict[bytes, int] = {}
+        self.applied_seq = 0
+        self.requests_dropped = 0
+        self.read_state()
+
+    def read_state(self) -> None:
+        """Read what the tables hold; needed again where nobody knows whether a commit arrived."""
         self.applied_seq = self._meta("applied_seq")
         self.requests_dropped = self._meta("requests_dropped")
-        self._digests = {
+        self._digests |= {
             bytes(digest): received
             for digest, received in self._connection.execute(
                 "SELECT digest, epoch_us(received_ts) FROM applied_requests ORDER BY seq"
             ).fetchall()
         }
 
+    @abc.abstractmethod
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """Return a separate connection to the same database, for one reader."""
-        return self._connection.cursor()
+        """Return a separate connection to the same tables, for one reader."""
+
+    @abc.abstractmethod
+    def forget_digests(self, now_us: int) -> int:
+        """Delete digests that are too old for a retry; return how many."""
+
+    @abc.abstractmethod
+    def delete_step(self, table: str, keep_from_us: int | None, max_rows: int) -> int:
+        """Delete a part of the oldest rows of `table`; return how many.
+
+        With `keep_from_us`, only rows received before that time are deleted.
+        """
+
+    @abc.abstractmethod
+    def checkpoint(self) -> None:
+        """Make the space of deleted rows reusable."""
+
+    @abc.abstractmethod
+    def copy_to(self, target: Path) -> int:
+        """Write a consistent copy and return its applied sequence.
+
+        The copy is complete or absent; the caller must keep writers away.
+        """
+
+    @abc.abstractmethod
+    def used_bytes(self) -> int:
+        """Return the size of the rows that are kept."""
+
+    def owns_upkeep(self) -> bool:
+        """Return whether this process deletes old rows and keeps the files few."""
+        return True
+
+    def upkeep(self, now_us: int) -> None:  # noqa: B027 - only lakes have anything to do
+        """Keep files and state small; called about once a minute by the owner of upkeep."""
 
     def load(self, frames: Sequence[Frame], known: Container[bytes] = ()) -> Loaded:
         """Apply requests in one transaction; after an error none of them is in the database.
@@ -122,7 +147,7 @@ class EventStore:
                 duplicates += 1
                 continue
             fresh[digest] = frame
-            self._columns.add(frame.signal, frame.body, frame.seq, frame.received_us)
+            self._collect(frame)
         events = len(self._columns)
         with self._transaction():
             missing = self._insert(fresh)
@@ -136,20 +161,21 @@ class EventStore:
         digest = request_digest(frame.signal, frame.body)
         if digest in self._digests:
             return Loaded(0, 1, 1)
+        stored = self._first_seq + frame.seq
         if frame.seq > self.applied_seq or self.scalar(
-            f"SELECT count(*) FROM events WHERE seq = {frame.seq}"
+            f"SELECT count(*) FROM events WHERE seq = {stored}"
         ):
             raise StoreError(
                 f"request {frame.seq} has no place in this database: the journal still holds it, "
                 "or a backup was restored; `ingero-echo quarantine show --output` writes its body"
             )
         self._columns.clear()
-        self._columns.add(frame.signal, frame.body, frame.seq, frame.received_us)
+        self._collect(frame)
         events = len(self._columns)
         with self._transaction() as connection:
             missing = self._insert({digest: frame})
             if frame.seq <= self._meta("rolled_seq"):
-                span = {"rolled": frame.seq - 1, "applied": frame.seq}
+                span = {"rolled": stored - 1, "applied": stored}
                 connection.execute(ROLL_UP, {**span, "now_us": frame.received_us})
         self._digests[digest] = frame.received_us
         return Loaded(events, 1, missing=missing)
@@ -175,11 +201,15 @@ class EventStore:
         except _TakeBack:
             return
         except duckdb.Error as error:
-            raise StoreError(f"cannot load any request: {_first_line(error)}") from None
+            raise StoreError(f"cannot load any request: {first_line(error)}") from None
 
     def has(self, digest: bytes) -> bool:
         """Return whether a request was loaded, as far back as retries are recognised."""
         return digest in self._digests
+
+    def _collect(self, frame: Frame) -> None:
+        seq = self._first_seq + frame.seq
+        self._columns.add(frame.signal, frame.body, seq, frame.received_us)
 
     def _insert(self, fresh: dict[bytes, Frame]) -> int:
         """Insert what was collected; return how many values no column can hold."""
@@ -193,7 +223,7 @@ class EventStore:
                     self._connection.execute(statement)
                 missing += sum(map(self.scalar, missing_values(metric_names)))
         if fresh:
-            with self._registered("digests", _digest_table(fresh)):
+            with self._registered("digests", self._digest_table(fresh)):
                 self._connection.execute("INSERT INTO applied_requests SELECT * FROM digests")
         return missing
 
@@ -203,55 +233,10 @@ class EventStore:
         until = min(self.applied_seq, rolled + ROLL_UP_STEP)
         if until > rolled:
             with self._transaction() as connection:
-                connection.execute(ROLL_UP, {"rolled": rolled, "applied": until, "now_us": now_us})
+                span = {"rolled": self._first_seq + rolled, "applied": self._first_seq + until}
+                connection.execute(ROLL_UP, {**span, "now_us": now_us})
                 self._set_meta("rolled_seq", until)
         return until - rolled
-
-    def forget_digests(self, now_us: int) -> int:
-        """Delete digests that are too old for a retry; return how many."""
-        excess = len(self._digests) - MAX_DIGESTS
-        old = [
-            digest
-            for position, (digest, received) in enumerate(self._digests.items())
-            if position < excess or received < now_us - DIGEST_AGE_US
-        ]
-        if old:
-            with self._transaction() as connection, self._registered("old", digest_table(old)):
-                connection.execute(
-                    "DELETE FROM applied_requests WHERE digest IN (SELECT digest FROM old)"
-                )
-            for digest in old:
-                del self._digests[digest]
-        return len(old)
-
-    def delete_step(self, table: str, keep_from_us: int | None, max_rows: int) -> int:
-        """Delete up to about `max_rows` of the oldest rows of `table`; return how many.
-
-        With `keep_from_us`, only rows received before that time are deleted.
-        """
-        order = {"events": "seq", "nccl_ops": "seq", "verdicts": "seq"}.get(
-            table, _time_column(table)
-        )
-        limit = (
-            ""
-            if keep_from_us is None
-            else f"WHERE {_time_column(table)} < make_timestamp({keep_from_us})"
-        )
-        row = self._connection.execute(
-            f"SELECT max({order}) FROM (SELECT {order} FROM {table} {limit} ORDER BY {order} "
-            f"LIMIT {max_rows})"
-        ).fetchone()
-        if row is None or row[0] is None:
-            return 0
-        with self._transaction() as connection:
-            found = connection.execute(
-                f"DELETE FROM {table} WHERE {order} <= ?", [row[0]]
-            ).fetchone()
-            deleted = int(found[0]) if found else 0
-            connection.execute(
-                "UPDATE meta SET value = value + ? WHERE key = 'rows_deleted'", [deleted]
-            )
-        return deleted
 
     def append_audit(self, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows to the audit log, in the order of its columns."""
@@ -283,30 +268,6 @@ class EventStore:
             self._set_meta("rows_deleted", self._meta("rows_deleted") + deleted)
         return deleted
 
-    def checkpoint(self) -> None:
-        """Move the write-ahead log into the file. This makes the space of deleted rows reusable."""
-        self._connection.execute("CHECKPOINT")
-
-    def copy_to(self, target: Path) -> int:
-        """Write a consistent copy and return its applied sequence.
-
-        The copy is complete or absent; the caller must keep writers away.
-        """
-        self.checkpoint()
-        try:
-            copy_file(self.path, target)
-        except OSError as error:
-            raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None
-        return self.applied_seq
-
-    def used_bytes(self) -> int:
-        """Return the size of live blocks and of the write-ahead log."""
-        row = self._connection.execute(
-            "SELECT used_blocks * block_size FROM pragma_database_size()"
-        ).fetchone()
-        wal = self.path.with_name(self.path.name + ".wal")
-        return (int(row[0]) if row else 0) + (wal.stat().st_size if wal.exists() else 0)
-
     def row_counts(self) -> dict[str, int]:
         """Return the number of rows by table."""
         counts = {}
@@ -328,6 +289,11 @@ class EventStore:
 
     def _set_meta(self, key: str, value: int) -> None:
         self._connection.execute("UPDATE meta SET value = ? WHERE key = ?", [value, key])
+
+    def _digest_table(self, fresh: dict[bytes, Frame]) -> ArrowTable:
+        frames = fresh.values()
+        seqs = [self._first_seq + frame.seq for frame in frames]
+        return digest_table(list(fresh), seqs, [frame.received_us for frame in frames])
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -355,34 +321,11 @@ class _TakeBack(Exception):
     """Ends a transaction whose rows are not wanted."""
 
 
-def _digest_table(fresh: dict[bytes, Frame]) -> ArrowTable:
-    frames = fresh.values()
-    seqs, received = [frame.seq for frame in frames], [frame.received_us for frame in frames]
-    return digest_table(list(fresh), seqs, received)
-
-
-def _time_column(table: str) -> str:
+def time_column(table: str) -> str:
+    """Return the column that tells how old a row of `table` is."""
     return {"audit_log": "ts", "causal_chains": "detected_at"}.get(table, "received_ts")
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Refuse a file that is not a DuckDB database.
-
-    DuckDB would search for an extension that can read it, but the path is simply wrong.
-    """
-    offset, magic = _MAGIC
-    try:
-        with path.open("rb") as file:
-            is_ours = file.read(offset + len(magic))[offset:] == magic
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StoreError(f"cannot open {path}: {error.strerror}") from None
-    if not is_ours:
-        raise StoreError(
-            f"cannot open {path}: it is not a database of Echo; name another with --db-path"
-        )
-
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the error as one line."""
     return str(error).splitlines()[0]
