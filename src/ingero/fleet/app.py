@@ -6,8 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
@@ -53,9 +53,6 @@ from ingero.fleet.receive import Receiver
 from ingero.fleet.verdict_metrics import job_families, verdict_families
 from ingero.transport.access import Access
 from ingero.transport.otlp.server_http import push_protocol
-
-if TYPE_CHECKING:
-    pass
 
 TICK_S = 1.0
 PRICES_EVERY_S = 5.0
@@ -115,6 +112,8 @@ class FleetService:
         try:
             self.judgement.load()
             self.receiver.sinks = self.exporters.build(self.config)
+            if self.enrolment is not None:  # a certificate may have expired while Fleet was down
+                self.enrolment.certificates.check(datetime.now(UTC))
             await self._open_listeners()
         except BaseException:
             await self._listeners.close()
@@ -124,6 +123,9 @@ class FleetService:
             asyncio.create_task(self._tick_forever()),
             asyncio.create_task(self._report_forever()),
         ]
+        if self.enrolment is not None:
+            renewing = self.enrolment.certificates.renew_forever(self._listeners.renew_certificates)
+            self._tasks.append(asyncio.create_task(renewing))
         self.judgement.start()
         self._ready = True
         self._listeners.warn()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ingero.config.fleet import Listener
 from ingero.config.fleet_listeners import ListenerTlsConfig, ProxyConfig
+from ingero.errors import AuthError
 from ingero.fleet.receive import Receiver
 from ingero.fleet.zpages.operations import Operations, Timed
 from ingero.transport.access import Access
@@ -64,8 +65,12 @@ class ListenerSecrets:
             if self.token_file is not None:
                 self.access.replace(read_keys(self.token_file), time.monotonic())
         finally:  # a wrong token file must not keep an old certificate
-            if self.context is not None and self.tls is not None:
-                renew_context(self.context, self.tls.files())
+            self.renew_certificate()
+
+    def renew_certificate(self) -> None:
+        """Use the certificate files as they are now for new connections; raises AuthError."""
+        if self.context is not None and self.tls is not None:
+            renew_context(self.context, self.tls.files())
 
 
 @dataclass(slots=True)
@@ -143,6 +148,14 @@ class FleetListeners:
         secrets = ListenerSecrets.read(listener)
         self.secrets.append(secrets)
         return secrets
+
+    def renew_certificates(self) -> None:
+        """Use new certificate files for new connections; gRPC notices them by itself."""
+        for secrets in self.secrets:
+            try:
+                secrets.renew_certificate()
+            except AuthError as error:
+                log.error("reload_failed", extra={"why": str(error)})
 
     async def drain(self) -> None:
         """Stop accepting and answer what is under way, except on the health listener."""

@@ -18,11 +18,12 @@ def build_enrolment(config: FleetConfig) -> "EnrolmentService | None":
     if folder is None:
         return None
     # certificates, which only a Fleet that nodes can join signs
+    from ingero.fleet.enrolment.own_certificates import OwnCertificates  # noqa: PLC0415 - see above
     from ingero.fleet.enrolment.service import EnrolmentService  # noqa: PLC0415 - see above
     from ingero.transport.certificates import names_in  # noqa: PLC0415 - see above
 
-    own = {socket.gethostname()}
-    for listener in config.listeners():
-        if listener.tls is not None:
-            own.update(names_in(listener.tls.cert_file))
-    return EnrolmentService(folder, sorted(own))
+    files = [each.tls.cert_file for each in config.listeners() if each.tls is not None]
+    own = {socket.gethostname(), *(name for file in files for name in names_in(file))}
+    service = EnrolmentService(folder, sorted(own))
+    service.certificates = OwnCertificates(service.authority, files)
+    return service

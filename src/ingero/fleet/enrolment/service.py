@@ -25,6 +25,7 @@ from ingero.core.enrolment import (
 )
 from ingero.errors import AuthError, StoreError
 from ingero.files import FileId
+from ingero.fleet.enrolment.own_certificates import OwnCertificates
 from ingero.storage.enrolment import AuditFile, EnrolmentFile
 from ingero.transport.bearer import Key, TokenScope, token_digest
 from ingero.transport.enrolment.authority import (
@@ -56,6 +57,7 @@ class EnrolmentService:
 
     def __init__(self, folder: Path, reserved_names: Sequence[str]) -> None:
         self.authority: SigningAuthority = load_authority(folder)
+        self.certificates = OwnCertificates(self.authority, ())
         self.file, self.audit = EnrolmentFile(folder), AuditFile(folder)
         self.outcomes: Counter[str] = Counter()
         self.keys: dict[bytes, Key] = {}

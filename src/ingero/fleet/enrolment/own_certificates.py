@@ -1,0 +1,98 @@
+"""Fleet's own certificates: those that its authority signed are renewed before they expire.
+
+The key and the names stay. A new certificate is for new connections; open ones go on as they are.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ingero.errors import StoreError
+from ingero.files import PRIVATE, FileId, identity_of, replace_file
+from ingero.transport.certificates import names_in
+from ingero.transport.enrolment.authority import SERVER_DAYS, SigningAuthority
+
+RENEW_AT: Final = 1 / 3  # of its life is left
+CHECK_S: Final = 3600.0  # also how soon a certificate that a replica renewed is used
+RETRY_S: Final = 60.0
+_SOONEST_S: Final = 0.1
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check found: whether a file is another one than before, and when to look again."""
+
+    is_new: bool
+    again_in_s: float
+
+
+class OwnCertificates:
+    """The certificate files of Fleet's listeners that `authority` signed; others are left alone."""
+
+    def __init__(self, authority: SigningAuthority, files: Sequence[Path]) -> None:
+        self._authority = authority
+        self._files = [file for file in dict.fromkeys(files) if self._is_ours(file)]
+        self._seen = {file: _identity(file) for file in self._files}
+
+    def _is_ours(self, file: Path) -> bool:
+        try:
+            _load(file).verify_directly_issued_by(self._authority.certificate)
+        except (OSError, ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+    def check(self, now: datetime) -> Checked:
+        """Renew what is due; blocks on the disk."""
+        again_s = CHECK_S
+        for file in self._files:
+            try:
+                left_s = self._renew_if_due(file, now)
+            except (OSError, ValueError, StoreError) as error:
+                log.error("certificate_not_renewed", extra={"file": str(file), "why": str(error)})
+                left_s = RETRY_S
+            again_s = min(again_s, left_s)
+        before, self._seen = self._seen, {file: _identity(file) for file in self._files}
+        return Checked(self._seen != before, max(again_s, _SOONEST_S))
+
+    async def renew_forever(self, use: Callable[[], None]) -> None:
+        """Renew in time until cancelled; `use` makes listeners read their files again."""
+        while True:
+            checked = await asyncio.to_thread(self.check, datetime.now(UTC))
+            if checked.is_new:
+                use()
+            await asyncio.sleep(checked.again_in_s)
+
+    def _renew_if_due(self, file: Path, now: datetime) -> float:
+        """Return the seconds until this certificate is due."""
+        present = _load(file)
+        life = present.not_valid_after_utc - present.not_valid_before_utc
+        due = present.not_valid_after_utc - life * RENEW_AT
+        if now < due:
+            return (due - now).total_seconds()
+        key = present.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise ValueError("its key is not one that this authority signs")
+        pem = self._authority.sign_server(key, names_in(file), SERVER_DAYS)
+        replace_file(file, pem.encode(), PRIVATE)
+        log.info("certificate_renewed", extra={"file": str(file)})
+        return CHECK_S
+
+
+def _load(file: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(file.read_bytes())
+
+
+def _identity(file: Path) -> FileId | None:
+    try:
+        return identity_of(file.stat())
+    except OSError:
+        return None
