@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 from ingero.errors import StoreError, StoreLocked
@@ -23,6 +24,10 @@ class DatabaseLock:
             self._fd = os.open(self.path, flags, PRIVATE)
         except OSError as error:
             raise StoreError(f"{database} cannot be written: {error.strerror}") from None
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:  # it is emptied below
+            os.close(self._fd)
+            raise StoreError(f"{database} cannot be written: {self.path} is another file as well")
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -16,6 +16,7 @@ from ingero.storage.events.store import (
     first_line,
     time_column,
 )
+from ingero.storage.place import require_own_folder
 
 _MAGIC: Final = (8, b"DUCK")  # the offset in the file, and the bytes there
 SAFE_SETTINGS: Final = (
@@ -31,6 +32,7 @@ class DuckDbStore(EventStore):
 
     def __init__(self, path: Path, memory_bytes: int, threads: int) -> None:
         self.path = path
+        require_own_folder(path)
         _refuse_foreign(path)
         try:
             connection = duckdb.connect(

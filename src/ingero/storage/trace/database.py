@@ -16,6 +16,7 @@ from ingero.errors import ForeignFile, StoreError, StoreLocked
 from ingero.files import create_private
 from ingero.storage.caller import give_to_caller
 from ingero.storage.lock import DatabaseLock
+from ingero.storage.place import claim_names
 from ingero.storage.trace.migrate import upgrade
 from ingero.storage.trace.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, USER_VERSION
 
@@ -202,9 +203,9 @@ def _take_lock(path: Path, flag: str) -> DatabaseLock:
 
 
 def _open_for_writing(path: Path, node: str, flag: str) -> sqlite3.Connection:
-    is_new = not path.exists()
     try:
-        if is_new:
+        claim_names(path)
+        if not path.exists():
             create_private(path)
             give_to_caller(path)
         connection = sqlite3.connect(
@@ -232,6 +233,8 @@ def _open_for_writing(path: Path, node: str, flag: str) -> sqlite3.Connection:
         ) from error
     except OSError as error:
         raise _cannot_write(path, error.strerror, flag) from error
+    except StoreError as error:  # the names are not ours
+        raise StoreError(f"{error}; name another place with {flag}") from None
     connection.isolation_level = "IMMEDIATE"
     for file in sibling_files(path):
         give_to_caller(file)

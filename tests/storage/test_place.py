@@ -1,0 +1,128 @@
+"""Databases in folders that others may write to: no link of a stranger is written through."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from ingero.errors import StoreError
+from ingero.storage.events.file_store import DuckDbStore
+from ingero.storage.lock import DatabaseLock
+from ingero.storage.place import SQLITE_SUFFIXES, claim_names
+from ingero.storage.trace.database import TraceDb
+from ingero.storage.trace.reading import connect_readonly
+
+STRANGER = 12345
+MEMORY = 64 << 20
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """Return a folder like /tmp."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """Return a database that somebody else would like to be written to."""
+    path = tmp_path / "victim.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE precious (a)")
+    connection.close()
+    return path
+
+
+def test_a_recording_in_a_shared_folder_is_ours_alone(shared: Path) -> None:
+    path = shared / "trace.db"
+    with TraceDb(path, "n1"):
+        names = {each.name for each in shared.iterdir()}
+        assert {"trace.db", "trace.db-wal", "trace.db-shm"} <= names
+        assert {each.stat().st_mode & 0o777 for each in shared.iterdir()} == {0o600}
+    connect_readonly(path).close()
+    with TraceDb(path, "n1"):
+        pass
+
+
+@needs_root
+@pytest.mark.parametrize("suffix", SQLITE_SUFFIXES)
+def test_no_link_of_a_stranger_is_written_through(shared: Path, victim: Path, suffix: str) -> None:
+    before = victim.read_bytes()
+    link = shared / f"trace.db{suffix}"
+    link.symlink_to(victim)
+    os.lchown(link, STRANGER, STRANGER)
+    with pytest.raises(StoreError, match=r"link or a file of another user.*another place with --x"):
+        TraceDb(shared / "trace.db", "n1", flag="--x")
+    assert victim.read_bytes() == before
+    left = {each.name for each in shared.iterdir()} - {"trace.db.lock"}
+    assert left == {link.name}, "nothing is written beside it"
+
+
+@needs_root
+@pytest.mark.parametrize("suffix", SQLITE_SUFFIXES)
+def test_files_that_a_stranger_has_put_there_are_not_used(shared: Path, suffix: str) -> None:
+    """The log or journal of a stranger would be rolled into our database."""
+    planted = shared / f"trace.db{suffix}"
+    planted.write_bytes(b"")
+    os.chown(planted, STRANGER, STRANGER)
+    with pytest.raises(StoreError, match="file of another user"):
+        TraceDb(shared / "trace.db", "n1")
+
+
+@pytest.mark.parametrize("suffix", SQLITE_SUFFIXES)
+def test_a_second_name_of_another_file_is_not_used(shared: Path, victim: Path, suffix: str) -> None:
+    before = victim.read_bytes()
+    os.link(victim, shared / f"trace.db{suffix}")
+    with pytest.raises(StoreError, match="cannot be written"):
+        TraceDb(shared / "trace.db", "n1")
+    assert victim.read_bytes() == before
+
+
+def test_the_lock_is_no_second_name_of_another_file(tmp_path: Path, victim: Path) -> None:
+    before = victim.read_bytes()
+    os.link(victim, tmp_path / "trace.db.lock")
+    with pytest.raises(StoreError, match="is another file as well"):
+        DatabaseLock(tmp_path / "trace.db")
+    assert victim.read_bytes() == before
+
+
+def test_where_everybody_may_exchange_files_nothing_is_recorded(shared: Path) -> None:
+    shared.chmod(0o777)
+    with pytest.raises(StoreError, match=r"everybody may exchange files in .*shared; name another"):
+        TraceDb(shared / "trace.db", "n1")
+    assert not (shared / "trace.db").exists()
+
+
+def test_own_links_and_own_folders_are_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere" / "real.db"
+    target.parent.mkdir()
+    (tmp_path / "trace.db").symlink_to(target)
+    claim_names(tmp_path / "trace.db")
+    assert not target.exists()
+    TraceDb(target, "n1").close()
+    TraceDb(tmp_path / "trace.db", "n1").close()
+    assert (tmp_path / "trace.db").is_symlink()
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o702])
+def test_echo_keeps_no_database_where_everybody_may_make_links(tmp_path: Path, mode: int) -> None:
+    """DuckDB removes and makes its log as it goes, and follows a link of that name."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(StoreError, match=r"everybody may make links in .*shared; name a path"):
+        DuckDbStore(folder / "echo.duckdb", MEMORY, 1)
+    assert not list(folder.iterdir())
+    (tmp_path / "echo.duckdb").symlink_to(folder / "echo.duckdb")
+    with pytest.raises(StoreError, match="everybody may make links in"):
+        DuckDbStore(tmp_path / "echo.duckdb", MEMORY, 1)
+    assert not list(folder.iterdir())
+
+
+def test_echo_keeps_its_database_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    DuckDbStore(tmp_path / "echo.duckdb", MEMORY, 1)._connection.close()
+    assert (tmp_path / "echo.duckdb").exists()
