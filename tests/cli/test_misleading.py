@@ -12,10 +12,7 @@ from ingero.agent.checks import check_database, check_privileges, check_probes
 from ingero.agent.host import privileges
 from ingero.cli.dispatch import run
 from ingero.compiled import install_command
-from ingero.config.ingero import HealthConfig
-from ingero.core.health.baseline import BaselinePolicy
-from ingero.core.health.lifecycle import LifecyclePolicy
-from ingero.errors import ConfigError, StoreError
+from ingero.errors import StoreError
 from ingero.storage.merge.merge import merge
 from ingero.storage.trace.database import TraceDb
 from ingero.transport.otlp.client import _outcome
@@ -77,12 +74,6 @@ def test_an_extra_is_installed_from_where_ingero_came(
     text = None if origin is None else json.dumps(origin)
     monkeypatch.setattr(metadata, "distribution", lambda _: Mock(read_text=lambda _: text))
     assert install_command("echo") == command
-
-
-def test_a_warm_up_without_effect_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"set health\.baseline\.warmup_samples"):
-        HealthConfig(state=LifecyclePolicy(warmup_samples=7))
-    HealthConfig(state=LifecyclePolicy(warmup_samples=7), baseline=BaselinePolicy(warmup_samples=7))
 
 
 def test_check_fails_where_trace_would_refuse(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.durations import human_duration, readable_duration
+from ingero.core.durations import human_duration, readable_duration, readable_seconds
 
 S = 1_000_000_000
 
@@ -32,6 +32,17 @@ def test_short_form(duration_ns: int, text: str) -> None:
 )  # fmt: skip
 def test_readable_form(duration_ns: int, text: str) -> None:
     assert readable_duration(duration_ns) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"), (1e-12, "0 s"), (0.154635043, "154.6 ms"), (-0.002, "-2 ms"),
+        (90.0, "1 min 30 s"), (float("nan"), "an unknown time"),
+    ],
+)  # fmt: skip
+def test_seconds_read_like_durations(seconds: float, text: str) -> None:
+    assert readable_seconds(seconds) == text
 
 
 @given(st.integers(0, 10**13))

@@ -6,7 +6,6 @@ from ingero.contract.threshold import Delivery, ServedThreshold
 from ingero.contract.types import Identity
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
-from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.modes import ModePolicy
 from ingero.core.health.monitor import Evaluation, MonitorPolicy, NodeMonitor
 from ingero.core.health.observation import Observation
@@ -23,7 +22,6 @@ class Driver:
     def __init__(self, warmup: int = 0, confirmations: int = 1, **identity: Any) -> None:
         policy = MonitorPolicy(
             baseline=BaselinePolicy(warmup_samples=warmup),
-            lifecycle=LifecyclePolicy(warmup_samples=warmup),
             modes=ModePolicy(push_interval_s=10.0),
             classifier=ClassifierPolicy(confirmations=confirmations),
         )

@@ -13,7 +13,6 @@ from ingero.contract.threshold import decode_headers, encode_quorum, encode_thre
 from ingero.contract.types import Identity
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
-from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.modes import ModePolicy, PushOutcome
 from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.core.health.threshold import ThresholdPolicy
@@ -106,7 +105,6 @@ class ClusterRun:
         scenario = self.scenario
         policy = MonitorPolicy(
             baseline=BaselinePolicy(warmup_samples=scenario.warmup_samples),
-            lifecycle=LifecyclePolicy(warmup_samples=scenario.warmup_samples),
             modes=ModePolicy(push_interval_s=scenario.push_interval_s),
             classifier=ClassifierPolicy(confirmations=scenario.confirmations),
         )

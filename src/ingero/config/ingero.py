@@ -63,12 +63,6 @@ class HealthConfig:
 
     def __post_init__(self) -> None:
         self.score_policy()
-        given, used = self.state.warmup_samples, self.baseline.warmup_samples
-        if given not in (LifecyclePolicy().warmup_samples, used):
-            raise ConfigError(
-                f"health.state.warmup_samples: {given} would have no effect; "
-                "set health.baseline.warmup_samples, which is the warm-up of both"
-            )
 
     def score_policy(self) -> ScorePolicy:
         """Return what core needs to compute a score. Raises ConfigError."""

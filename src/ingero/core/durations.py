@@ -1,5 +1,7 @@
 """Durations as text: short in tables, readable in sentences."""
 
+import math
+
 
 def human_duration(duration_ns: int) -> str:
     """Return two or three digits and a unit: `0`, `999ns`, `1.5us`, `456ms`, `1m30s`."""
@@ -36,6 +38,16 @@ def readable_duration(duration_ns: int) -> str:
             return f"{_digits(duration_ns / unit_ns)} {unit}"
     minutes, seconds = divmod(round(duration_ns / 1_000_000_000), 60)
     return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+
+
+def readable_seconds(seconds: float) -> str:
+    """Return seconds as `readable_duration` does, also negative ones and those nobody measured."""
+    if not math.isfinite(seconds):
+        return "an unknown time"
+    duration_ns = round(seconds * 1e9)
+    if not duration_ns:
+        return "0 s"
+    return f"{'-' if duration_ns < 0 else ''}{readable_duration(abs(duration_ns))}"
 
 
 def _digits(value: float) -> str:

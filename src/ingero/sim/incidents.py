@@ -17,7 +17,7 @@ from ingero.contract.chain import Chain
 from ingero.contract.events import OFF_CPU_PREEMPTED, Source, find_op, op_name
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.finder import weight
-from ingero.core.durations import human_duration
+from ingero.core.durations import readable_duration
 from ingero.core.recording.event_columns import EventColumns, columns_from_rows
 from ingero.core.recording.latency import OpSummary
 from ingero.errors import ConfigError
@@ -221,7 +221,7 @@ def _find_cold_start(operations: list[OpSummary], chains: list[Chain]) -> Findin
     malloc = _of(operations, "cudaMalloc")
     ratio = malloc.max_ns / max(malloc.p50_ns, 1)
     return Finding(
-        f"the first cudaMalloc took {ratio:.0f}x the median of {human_duration(malloc.p50_ns)}",
+        f"the first cudaMalloc took {ratio:.0f}x the median of {readable_duration(malloc.p50_ns)}",
         ratio > 10,
     )
 
@@ -251,8 +251,8 @@ def _find_steal(operations: list[OpSummary], chains: list[Chain]) -> Finding:
     launch = _of(operations, "cudaLaunchKernel")
     text = (
         f"{len(users)} processes ({', '.join(map(str, users))}) take turns on one GPU: "
-        f"the first launch of a turn takes {human_duration(launch.p99_ns)} instead of "
-        f"{human_duration(launch.p50_ns)}, and the host is not busy"
+        f"the first launch of a turn takes {readable_duration(launch.p99_ns)} instead of "
+        f"{readable_duration(launch.p50_ns)}, and the host is not busy"
     )
     return Finding(text, len(users) == 2 and launch.tail_ratio > 10 and not chains)
 

@@ -23,7 +23,6 @@ from ingero.contract.types import DetectionMode, Identity
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState, encode_verdicts
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
-from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.modes import ModePolicy
 from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.core.health.observation import Observation
@@ -77,7 +76,6 @@ def make_loop(
     chance = random.Random(1)
     policy = MonitorPolicy(
         baseline=BASELINE,
-        lifecycle=LifecyclePolicy(warmup_samples=2),
         modes=ModePolicy(push_interval_s=options.pop("fresh_s", PATIENCE_S)),
         classifier=ClassifierPolicy(confirmations=1),
     )

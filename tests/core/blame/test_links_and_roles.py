@@ -64,7 +64,7 @@ def test_a_slow_pair_is_found_by_its_transfer_not_by_its_waits() -> None:
     assert link.loss_s == pytest.approx(200e-6)
     assert link.describe([Recorder(None, None, 100 + n) for n in range(8)]) == (
         "AllReduce of 1000 bytes among ranks 104, 105: transfer 3.00x that of the same operation "
-        "elsewhere (±0.05), 0.20 ms a step"
+        "elsewhere (±0.05), 200 µs a step"
     )
 
 

@@ -85,7 +85,7 @@ def test_garbage_collection_is_told_in_steps() -> None:
     assert found.text == ("garbage collection, 180 ms every 10 steps, 20 % of the time, peers 0 %")
     unknown = compare_collections(mine, [HEALTHY], Collections(count=5, seconds=4.5), LATE)
     assert unknown is not None
-    assert "180 ms every 0.9 s" in unknown.text
+    assert "180 ms every 900 ms" in unknown.text
 
 
 def test_peers_that_collect_as_much_explain_nothing() -> None:

@@ -160,35 +160,35 @@ def test_minutes_without_calls_do_not_change_what_is_typical() -> None:
 
 
 def test_a_reading_up_to_a_minute_ahead_counts_and_a_later_one_failed() -> None:
-    policy = LifecyclePolicy(warmup_samples=0)
-    ahead = update_lifecycle(Lifecycle(), Reading(at_s=60.0, launches=1), 0.0, policy)
+    policy = LifecyclePolicy()
+    ahead = update_lifecycle(Lifecycle(), Reading(at_s=60.0, launches=1), 0.0, policy, 0)
     assert (ahead.failures, ahead.state) == (0, NodeState.ACTIVE)
-    later = update_lifecycle(Lifecycle(), Reading(at_s=60.5, launches=1), 0.0, policy)
+    later = update_lifecycle(Lifecycle(), Reading(at_s=60.5, launches=1), 0.0, policy, 0)
     assert (later.failures, later.state) == (1, NodeState.CALIBRATING)
 
 
 def test_one_launch_wakes_an_idle_node_and_none_leaves_it_idle() -> None:
-    policy = LifecyclePolicy(idle_intervals=1, warmup_samples=1)
+    policy = LifecyclePolicy(idle_intervals=1)
     idle = Lifecycle(state=NodeState.IDLE)
-    still = update_lifecycle(idle, Reading(at_s=0.0, launches=0), 0.0, policy)
+    still = update_lifecycle(idle, Reading(at_s=0.0, launches=0), 0.0, policy, 1)
     assert (still.state, still.woke, still.recent) == (NodeState.IDLE, False, ((0.0, 0),))
-    awake = update_lifecycle(still, Reading(at_s=1.0, launches=1), 1.0, policy)
+    awake = update_lifecycle(still, Reading(at_s=1.0, launches=1), 1.0, policy, 1)
     assert (awake.state, awake.woke, awake.samples) == (NodeState.CALIBRATING, True, 1)
 
 
 def test_counters_begin_again_with_every_change_of_state() -> None:
-    policy = LifecyclePolicy(idle_intervals=3, warmup_samples=2, stale_read_failures=1)
+    policy = LifecyclePolicy(idle_intervals=3, stale_read_failures=1)
     counted = Lifecycle(state=NodeState.ACTIVE, zeros=2, samples=1)
-    stale = update_lifecycle(counted, Reading(at_s=0.0, launches=None), 0.0, policy)
+    stale = update_lifecycle(counted, Reading(at_s=0.0, launches=None), 0.0, policy, 2)
     assert (stale.state, stale.zeros, stale.samples) == (NodeState.STALE, 0, 0)
-    idle = update_lifecycle(counted, Reading(at_s=0.0, launches=0), 0.0, policy)
+    idle = update_lifecycle(counted, Reading(at_s=0.0, launches=0), 0.0, policy, 2)
     assert (idle.state, idle.zeros) == (NodeState.IDLE, 0)
     ready = Lifecycle(samples=1, zeros=2)
-    active = update_lifecycle(ready, Reading(at_s=0.0, launches=1), 0.0, policy)
+    active = update_lifecycle(ready, Reading(at_s=0.0, launches=1), 0.0, policy, 2)
     assert (active.state, active.zeros, active.samples) == (NodeState.ACTIVE, 0, 0)
-    busy = update_lifecycle(counted, Reading(at_s=0.0, launches=1), 0.0, policy)
+    busy = update_lifecycle(counted, Reading(at_s=0.0, launches=1), 0.0, policy, 2)
     assert (busy.state, busy.zeros) == (NodeState.ACTIVE, 0)
-    young = update_lifecycle(Lifecycle(zeros=2), Reading(at_s=0.0, launches=1), 0.0, policy)
+    young = update_lifecycle(Lifecycle(zeros=2), Reading(at_s=0.0, launches=1), 0.0, policy, 2)
     assert (young.state, young.zeros, young.samples) == (NodeState.CALIBRATING, 0, 1)
 
 

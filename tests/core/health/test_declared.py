@@ -43,7 +43,6 @@ from ingero.core.setting import declared, key_of
             LifecyclePolicy,
             [
                 ("idle_intervals", "3", "1 to 1048576", None),
-                ("warmup_samples", "30", "0 or more", None),
                 ("stale_read_failures", "3", "1 or more", None),
                 ("recent_window", "0", "0 or more", None),
             ],

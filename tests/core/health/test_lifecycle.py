@@ -18,13 +18,16 @@ F = None  # a failed read
 
 
 def live(
-    policy: LifecyclePolicy, *launches: int | None, life: Lifecycle | None = None
+    policy: LifecyclePolicy,
+    *launches: int | None,
+    warmup: int = 30,
+    life: Lifecycle | None = None,
 ) -> list[Lifecycle]:
     life = life or Lifecycle()
     lives = []
     for second, count in enumerate(launches):
         life = update_lifecycle(
-            life, Reading(at_s=float(second), launches=count), float(second), policy
+            life, Reading(at_s=float(second), launches=count), float(second), policy, warmup
         )
         lives.append(life)
     return lives
@@ -48,17 +51,17 @@ def test_published_sequences(
     config: tuple[int, int, int], launches: tuple[int | None, ...], states: tuple[NodeState, ...]
 ) -> None:
     idle, warmup, stale = config
-    policy = LifecyclePolicy(idle_intervals=idle, warmup_samples=warmup, stale_read_failures=stale)
-    assert tuple(life.state for life in live(policy, *launches)) == states
+    policy = LifecyclePolicy(idle_intervals=idle, stale_read_failures=stale)
+    assert tuple(life.state for life in live(policy, *launches, warmup=warmup)) == states
 
 
 def test_samples_from_the_future_are_failed_reads_vector_41() -> None:
-    policy = LifecyclePolicy(warmup_samples=0, stale_read_failures=2)
-    life = update_lifecycle(Lifecycle(), Reading(at_s=0.0, launches=10), 0.0, policy)
-    soon = update_lifecycle(life, Reading(at_s=31.0, launches=10), 1.0, policy)
+    policy = LifecyclePolicy(stale_read_failures=2)
+    life = update_lifecycle(Lifecycle(), Reading(at_s=0.0, launches=10), 0.0, policy, 0)
+    soon = update_lifecycle(life, Reading(at_s=31.0, launches=10), 1.0, policy, 0)
     assert (soon.state, soon.failures) == (A, 0)
     for now in (1.0, 2.0):
-        life = update_lifecycle(life, Reading(at_s=now + 3600, launches=10), now, policy)
+        life = update_lifecycle(life, Reading(at_s=now + 3600, launches=10), now, policy, 0)
     assert life.state is S
 
 
@@ -73,20 +76,20 @@ def test_recent_launches_vectors_42_43() -> None:
 def test_waking_up_says_so_once_so_that_the_old_baseline_is_dropped(
     sleep: tuple[int | None, ...],
 ) -> None:
-    policy = LifecyclePolicy(idle_intervals=1, warmup_samples=0, stale_read_failures=1)
-    lives = live(policy, 10, *sleep, 10, 10)
+    policy = LifecyclePolicy(idle_intervals=1, stale_read_failures=1)
+    lives = live(policy, 10, *sleep, 10, 10, warmup=0)
     assert [life.woke for life in lives] == [False, False, True, False]
     assert [life.state for life in lives] == [A, S if sleep == (F,) else I, C, A]
 
 
 def test_bug_idle_since_boot_never_becomes_active_on_a_zero_baseline() -> None:
     """The reference counted samples without launches, became active and raised an episode."""
-    assert {life.state for life in live(LifecyclePolicy(warmup_samples=5), *[0] * 50)} == {C}
+    assert {life.state for life in live(LifecyclePolicy(), *[0] * 50, warmup=5)} == {C}
 
 
 def test_bug_failed_reads_do_not_advance_calibration() -> None:
-    policy = LifecyclePolicy(warmup_samples=3, stale_read_failures=10)
-    assert [life.state for life in live(policy, 5, F, F, 5, 5)] == [C, C, C, C, A]
+    policy = LifecyclePolicy(stale_read_failures=10)
+    assert [life.state for life in live(policy, 5, F, F, 5, 5, warmup=3)] == [C, C, C, C, A]
 
 
 def test_a_restored_node_starts_active() -> None:
@@ -98,7 +101,6 @@ def test_a_restored_node_starts_active() -> None:
     [
         {"idle_intervals": 0},
         {"idle_intervals": 2**20 + 1},
-        {"warmup_samples": -1},
         {"stale_read_failures": 0},
     ],
 )

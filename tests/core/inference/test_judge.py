@@ -71,7 +71,7 @@ def test_the_slow_replica_of_a_model_is_named_and_nobody_else() -> None:
     assert verdict.loss == pytest.approx(1 / 3, abs=1e-4)
     assert verdict.usd_per_hour == pytest.approx(2 / 3, abs=1e-3)
     assert verdict.evidence == (
-        "a step takes 30.0 ms at equal batch instead of 20.0 ms, the median of 3 other replicas"
+        "a step takes 30 ms at equal batch instead of 20 ms, the median of 3 other replicas"
     )
     world.reports["node-2", engine(2)] = BUSY
     assert [each.state for each in world.run(60)] == [VerdictState.RESOLVED]
@@ -95,7 +95,7 @@ def test_of_two_replicas_the_one_that_changed_is_named() -> None:
     world.reports["node-0", engine(0)] = replace(BUSY, step_s=0.04)
     (verdict,) = world.run(60)
     assert verdict.node == "node-0"
-    assert verdict.evidence.endswith("20.0 ms before, as the other replica still has")
+    assert verdict.evidence.endswith("20 ms before, as the other replica still has")
 
 
 def test_two_replicas_that_always_differed_are_not_judged() -> None:

@@ -283,13 +283,13 @@ def test_stalls_cost_what_the_steps_lost_where_own_times_are_next_to_nothing() -
 
 def test_the_headline_says_what_the_steps_were_measured_as() -> None:
     verdict = describe_member(with_steps(0.2), 0, POLICY, CALM)
-    assert verdict.evidence.startswith("steps take 1.25 s instead of 1.00 s; own time")
+    assert verdict.evidence.startswith("steps take 1.25 s instead of 1 s; own time")
     assert (verdict.loss, verdict.at_most) == (0.2, False)
     assert verdict.loss_error is not None and 0 < verdict.loss_error < 0.01
     late = describe_member(with_steps(0.0), 0, POLICY, CALM)
     assert (late.state, late.next_step) == (VerdictState.LATE, LATE_NEXT_STEP)
     short = replace(CALM, log_s=math.log(0.1))
-    assert "instead of 100.0 ms;" in describe_member(with_steps(0.2), 0, POLICY, short).evidence
+    assert "instead of 100 ms;" in describe_member(with_steps(0.2), 0, POLICY, short).evidence
     noisy = replace(CALM, noise=0.5, error=0.5)
     unsure = describe_member(with_steps(0.01), 0, POLICY, noisy)
     assert "which vary too much to compare;" in unsure.evidence

@@ -371,8 +371,7 @@ def _monitor_policy(config: IngeroConfig) -> MonitorPolicy:
     return MonitorPolicy(
         score=health.score_policy(),
         baseline=health.baseline,
-        # the warm-up of the baseline is also that of the lifecycle
-        lifecycle=replace(health.state, warmup_samples=health.baseline.warmup_samples),
+        lifecycle=health.state,
         modes=ModePolicy(
             push_interval_s=config.fleet.push_interval_s,
             cached_max_age_s=config.fleet.cached_max_age_s,

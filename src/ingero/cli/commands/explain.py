@@ -16,7 +16,7 @@ from ingero.cli.show.chains import print_chains, print_chains_json
 from ingero.cli.show.process_times import print_process_times
 from ingero.cli.show.progress import shown_progress
 from ingero.config.ingero import trace_database
-from ingero.core.durations import human_duration
+from ingero.core.durations import readable_duration
 from ingero.storage.operations import OpFilter, read_operations
 from ingero.storage.trace.annotations import labels_of_chains
 from ingero.storage.trace.chain_replay import Span, derive_chains
@@ -182,5 +182,5 @@ def _print_kept(kept: Kept, has_chains: bool, derived: bool) -> None:
 
 def _print_age(until_ns: int | None, now_ns: int) -> None:
     if until_ns is not None and now_ns - until_ns > RECORDER_SILENT_NS:
-        age = human_duration(now_ns - until_ns)
+        age = readable_duration(now_ns - until_ns)
         print(f"NOTE: no recorder is running: the last one wrote {age} ago", file=sys.stderr)

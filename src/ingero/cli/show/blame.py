@@ -7,6 +7,7 @@ from typing import Any
 from ingero.cli.show.table import aligned, coloured, columns_of, printable
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import LATER, NEXT_STEPS, Answer, Culprit
+from ingero.core.durations import readable_seconds
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31;1", "32;1", "33;1", "36"
 _CLASS_WORDS = {
@@ -199,6 +200,4 @@ def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None)
 
 
 def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    return f"{seconds:.3f} s" if abs(seconds) >= 1 else f"{seconds * 1e3:.2f} ms"
+    return "unknown" if seconds is None else readable_seconds(seconds)

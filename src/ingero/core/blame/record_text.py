@@ -11,6 +11,7 @@ from ingero.core.blame.recorded.uneven import LastArrivers
 from ingero.core.blame.recorded_job import RecordedJob, unexplained_wait
 from ingero.core.blame.suspects import Suspect
 from ingero.core.blame.transfer import SlowLink
+from ingero.core.durations import readable_seconds
 from ingero.core.robust import nan_median
 
 LOSS_FLOOR = 0.03  # of a step: a smaller loss is not a cause
@@ -27,7 +28,7 @@ def describe_evidence(
     lines += [link.describe(job.collectives.recorders) for link in links[:2]]
     if stages_s > LOSS_FLOOR * job.step_s:
         lines.append(
-            f"the slowest role takes {stages_s * 1e3:.2f} ms more than the mean of the roles"
+            f"the slowest role takes {readable_seconds(stages_s)} more than the mean of the roles"
         )
     if not blamed and job.exact_ends and job.last.added >= DATA_FLOOR:
         lines.append(_last_line(job.last, job.step_s))
@@ -41,37 +42,37 @@ def describe_evidence(
 
 def _last_line(last: LastArrivers, step_s: float) -> str:
     return (
-        f"whoever comes last adds {last.added * step_s * 1e3:.2f} ms a step ({last.added:.1%}); "
-        f"{last.launched:.0%} of that is launched late by the host"
+        f"whoever comes last adds {readable_seconds(last.added * step_s)} a step "
+        f"({last.added:.1%}); {last.launched:.0%} of that is launched late by the host"
     )
 
 
 def _blamed_lines(job: RecordedJob, each: Blamed) -> list[str]:
     suspect, name = each.spell.suspect, job.name(each.worker)
     inside = each.spell.columns(len(job.measured.workers.steps))
-    own_ms = np.nanmedian(job.measured.workers.own_s[each.worker, inside]) * 1e3
+    own_s = np.nanmedian(job.measured.workers.own_s[each.worker, inside])
     lines = []
     if each.loss.calm_s is not None:
         lines.append(
-            f"{name}: a step takes {each.loss.slow_s * 1e3:.2f} ms while it is slow, and "
-            f"{each.loss.calm_s * 1e3:.2f} ms in calm steps of this recording"
+            f"{name}: a step takes {readable_seconds(each.loss.slow_s)} while it is slow, and "
+            f"{readable_seconds(each.loss.calm_s)} in calm steps of this recording"
         )
     if job.lateness is not None:
         lines.append(
-            f"{name}: its GPU starts {each.gpu_s * 1e3:.2f} ms after the others where that matters "
-            f"most, its host enqueues {each.host_s * 1e3:+.2f} ms against theirs; "
-            f"it adds {each.charge_s * 1e3:.2f} ms a step"
+            f"{name}: its GPU starts {readable_seconds(each.gpu_s)} after the others where that "
+            f"matters most, its host enqueues {readable_seconds(each.host_s)} after theirs; "
+            f"it adds {readable_seconds(each.charge_s)} a step"
         )
     else:
         lines.append(
-            f"{name}: own time {own_ms:.2f} ms a step, "
+            f"{name}: own time {readable_seconds(own_s)} a step, "
             f"{suspect.excess:+.1%} ±{suspect.error:.1%} over {suspect.peers} peers"
         )
-    inside_ms = nan_median(job.measured.waiting_s[:, inside], 1) * 1e3
-    others_ms = np.nanmedian(np.delete(inside_ms, each.worker))
+    inside_s = nan_median(job.measured.waiting_s[:, inside], 1)
+    others_s = np.nanmedian(np.delete(inside_s, each.worker))
     lines.append(
-        f"time inside collectives a step: {inside_ms[each.worker]:.2f} ms here, "
-        f"{others_ms:.2f} ms at the others, who wait"
+        f"time inside collectives a step: {readable_seconds(inside_s[each.worker])} here, "
+        f"{readable_seconds(others_s)} at the others, who wait"
     )
     return lines
 

@@ -21,6 +21,7 @@ from ingero.core.blame.step_trace import (
     transfer_times,
 )
 from ingero.core.blame.suspects import Findings, Suspect, WorkerSteps, judge
+from ingero.core.durations import readable_seconds
 
 LOSS_FLOOR = 0.03  # of the step: a smaller loss is reported as evidence, not as a cause
 WORST_PERCENT = 3  # of the workers are the slowest ones in M_W
@@ -301,7 +302,8 @@ def _evidence(
             else f"next: {_label(trace, top)} at {1 + findings.excess[top]:.3f}x its stage, {bar}"
         )
     lines.append(
-        f"unequal stages cost {structural_s:.3f} s a step, unequal micro-batches {data_s:.3f} s"
+        f"unequal stages cost {readable_seconds(structural_s)} a step, "
+        f"unequal micro-batches {readable_seconds(data_s)}"
     )
     correlation = _forward_backward_correlation(job)
     if correlation >= CORRELATED and data_s >= LOSS_FLOOR * job.step_s:
@@ -310,8 +312,8 @@ def _evidence(
             f"(correlation {correlation:.2f}): the data is the cause"
         )
     lines.append(
-        f"replayed step {job.step_s:.3f} s, "
-        f"with every operation at its typical length {ideal_s:.3f} s"
+        f"replayed step {readable_seconds(job.step_s)}, "
+        f"with every operation at its typical length {readable_seconds(ideal_s)}"
     )
     return lines
 

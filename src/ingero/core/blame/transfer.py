@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import Collectives, Floats, Recorder
 from ingero.core.collectives.matching import match_collectives
+from ingero.core.durations import readable_seconds
 from ingero.core.robust import MAD_TO_SIGMA
 
 RATIO_FLOOR = 1.3
@@ -46,7 +47,7 @@ class SlowLink:
         return (
             f"{self.op} of {self.size_bytes} bytes among ranks {ranks}: transfer {self.ratio:.2f}x "
             f"that of the same operation elsewhere (±{self.error:.2f}), "
-            f"{self.loss_s * 1e3:.2f} ms a step"
+            f"{readable_seconds(self.loss_s)} a step"
         )
 
 

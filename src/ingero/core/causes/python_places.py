@@ -14,6 +14,7 @@ from ingero.contract.causes import CauseKind
 from ingero.core.causes.profile import Doing, Frame, PlaceCount, PlaceKey, Profile
 from ingero.core.causes.ranking import Difference, Lateness
 from ingero.core.causes.signal_rules import Place
+from ingero.core.durations import readable_seconds
 from ingero.core.robust import MAD_TO_SIGMA
 
 MIN_SAMPLES: Final = 100
@@ -174,14 +175,14 @@ def _rhythm(runs: Collections, share: float) -> str:
     """Return `, 180 ms every 10 steps`, or `every 2.1 s` where steps are not known."""
     if not runs.count or not runs.seconds:
         return ""
-    length_ms = 1e3 * share * runs.seconds / runs.count
+    length_s = share * runs.seconds / runs.count
     every_s = runs.seconds / runs.count
     if runs.step_ms:
         steps = max(round(1e3 * every_s / runs.step_ms), 1)
         every = "every step" if steps == 1 else f"every {steps} steps"
     else:
-        every = f"every {every_s:.1f} s"
-    return f", {length_ms:.0f} ms {every}"
+        every = f"every {readable_seconds(every_s)}"
+    return f", {readable_seconds(length_s)} {every}"
 
 
 def _percent(share: float) -> str:

@@ -10,16 +10,10 @@ FUTURE_TOLERANCE_S = 60.0  # a sample with a later timestamp is a failed read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecyclePolicy:
-    """How many samples make a node active, idle or stale."""
+    """How many readings make a node idle or stale; its baseline says when it is active."""
 
     idle_intervals: int = setting(
         3, range=(1, 1 << 20), help="Observations in a row without work before a node is idle."
-    )
-    warmup_samples: int = setting(
-        30,
-        range=(0, None),
-        help="The same as `warmup_samples` of the block `baseline`, which decides; "
-        "another value is refused.",
     )
     stale_read_failures: int = setting(
         3, range=(1, None), help="Failed reads in a row before a node is stale."
@@ -59,9 +53,12 @@ class Lifecycle:
 
 
 def update_lifecycle(
-    life: Lifecycle, reading: Reading, now_s: float, policy: LifecyclePolicy
+    life: Lifecycle, reading: Reading, now_s: float, policy: LifecyclePolicy, warmup_samples: int
 ) -> Lifecycle:
-    """Return the lifecycle after one more reading."""
+    """Return the lifecycle after one more reading.
+
+    A node is active after `warmup_samples` with work in them, as many as its baseline asks for.
+    """
     life = replace(life, woke=False)
     if reading.launches is None or reading.at_s - now_s > FUTURE_TOLERANCE_S:
         return _after_failure(life, policy)
@@ -70,11 +67,11 @@ def update_lifecycle(
     life = replace(life, failures=0, recent=(*life.recent, (reading.at_s, launches))[-keep:])
     match life.state:
         case NodeState.STALE:
-            return _calibrate(replace(life, woke=True), launches, policy)
+            return _calibrate(replace(life, woke=True), launches, warmup_samples)
         case NodeState.IDLE if launches > 0:
-            return _calibrate(replace(life, woke=True), launches, policy)
+            return _calibrate(replace(life, woke=True), launches, warmup_samples)
         case NodeState.CALIBRATING:
-            return _calibrate(life, launches, policy)
+            return _calibrate(life, launches, warmup_samples)
         case NodeState.ACTIVE:
             zeros = life.zeros + 1 if launches == 0 else 0
             state = NodeState.IDLE if zeros >= policy.idle_intervals else NodeState.ACTIVE
@@ -89,16 +86,14 @@ def _after_failure(life: Lifecycle, policy: LifecyclePolicy) -> Lifecycle:
     return replace(life, failures=failures)
 
 
-def _calibrate(life: Lifecycle, launches: int, policy: LifecyclePolicy) -> Lifecycle:
+def _calibrate(life: Lifecycle, launches: int, warmup_samples: int) -> Lifecycle:
     """Count a calibration sample.
 
     Samples without launches do not count: a node idle since boot must not become active with a zero
     baseline.
     """
     samples = life.samples + (launches > 0)
-    if (
-        not life.woke and samples >= policy.warmup_samples
-    ):  # never active in the reading that wakes it
+    if not life.woke and samples >= warmup_samples:  # never active in the reading that wakes it
         return replace(life, state=NodeState.ACTIVE, samples=0, zeros=0)
     return replace(life, state=NodeState.CALIBRATING, samples=samples, zeros=0)
 

@@ -133,7 +133,11 @@ class NodeMonitor:
         reading = Reading(at_s=observation.at_s, launches=observation.launches)
         before = self.lifecycle.state
         self.lifecycle = update_lifecycle(
-            self.lifecycle, reading, now_ns / 1e9, self.policy.lifecycle
+            self.lifecycle,
+            reading,
+            now_ns / 1e9,
+            self.policy.lifecycle,
+            self.policy.baseline.warmup_samples,
         )
         decision = self._decide(now_s)
         is_stale = self.lifecycle.state is NodeState.STALE

@@ -9,6 +9,7 @@ from typing import Final
 
 from ingero.contract.measurements.engines import EngineId, EngineReport
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
+from ingero.core.durations import readable_seconds
 from ingero.core.inference.baseline import Baselines
 from ingero.core.inference.episodes import EngineEpisodes, EpisodeKey, Finding, FindingKind
 from ingero.core.inference.pressure import growing_queue, kv_pressure, uneven_ranks
@@ -143,11 +144,11 @@ def _stalled(replica: Replica) -> Finding:
 
 def _slow(replica: Replica, slow: SlowReplica) -> Finding:
     versus = (
-        f"{slow.others_s * 1e3:.1f} ms before, as the other replica still has"
+        f"{readable_seconds(slow.others_s)} before, as the other replica still has"
         if slow.against_itself
-        else f"{slow.others_s * 1e3:.1f} ms, the median of {slow.peers} other replicas"
+        else f"{readable_seconds(slow.others_s)}, the median of {slow.peers} other replicas"
     )
-    evidence = f"a step takes {slow.step_s * 1e3:.1f} ms at equal batch instead of {versus}"
+    evidence = f"a step takes {readable_seconds(slow.step_s)} at equal batch instead of {versus}"
     price = replica.usd_per_hour
     return _finding(
         replica,

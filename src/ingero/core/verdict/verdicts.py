@@ -9,6 +9,7 @@ import numpy as np
 
 from ingero.contract.collective import CollectiveSource
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
+from ingero.core.durations import readable_seconds
 from ingero.core.robust import Index
 from ingero.core.verdict.advance_channel import advance_effect
 from ingero.core.verdict.fast_channel import margin_of_error
@@ -168,14 +169,10 @@ def _steps_said(loss: Loss) -> str:
     """Return the steps that the loss was measured on, as the beginning of the evidence."""
     if loss.calm_s is None or loss.slow_s is None:
         return ""
-    before, now = _duration(loss.calm_s), _duration(loss.slow_s)
+    before, now = readable_seconds(loss.calm_s), readable_seconds(loss.slow_s)
     if loss.at_most:
         return f"steps take {now}, calm ones {before}, which vary too much to compare;"
     return f"steps take {now} instead of {before};"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
 def _join(*parts: str) -> str:
@@ -280,7 +277,7 @@ def _evidence(rows: MemberRows, index: int, size: str, reference: str, period: i
     if channel == CHRONIC:
         return f"own time {size} against {reference} ever since it was first seen"
     late = float(rows.lateness_s[index])
-    waited = "" if np.isnan(late) else f"; peers wait {late * 1000:.1f} ms for it"
+    waited = "" if np.isnan(late) else f"; peers wait {readable_seconds(late)} for it"
     if rows.hidden[index] > 0:
         reference = (
             f"its own baseline and {reference}, whose compute is hidden while they wait for it"

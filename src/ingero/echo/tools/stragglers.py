@@ -7,6 +7,7 @@ import msgspec
 
 from ingero.contract import names
 from ingero.core.collectives.waiting import find_late
+from ingero.core.durations import readable_seconds
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, iso, question, records
 from ingero.echo.tools.records import load_records
 from ingero.echo.tools.scores import Scores, load_scores
@@ -275,7 +276,7 @@ async def _add_lateness(asker: Asker, cluster: str, window: str, ranking: _Ranki
         reason="lateness",
         lateness_ms=round(late.lateness_ms, 3),
         period=late.period,
-        evidence=f"the others waited {late.lateness_ms:.1f} ms for it in {late.times} "
-        f"collectives{every}",
+        evidence=f"the others waited {readable_seconds(late.lateness_ms / 1e3)} for it in "
+        f"{late.times} collectives{every}",
     )
     return loaded.notes

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.core.durations import readable_seconds
 from ingero.core.robust import Column, Index
 from ingero.core.verdict.events.links import transfer_of_job
 from ingero.core.verdict.policy import VerdictPolicy
@@ -231,8 +232,8 @@ def describe(cohorts: CohortRows, cohort: int, event: int, moving: int, live: in
         SPLIT: f"cohort split: the {live} members form two groups of different speed, "
         "and no label (GPU model, role) explains it",
         SLOWER: f"all {live} members together are {rise:.0%} slower than they were",
-        LINKS: f"even the rank that waits least spends {now_s * 1e3:.1f} ms a step in collectives "
-        f"instead of {before_s * 1e3:.1f} ms, and no rank arrives later than before: links are "
-        "slow; own times cannot show which ones",
+        LINKS: f"even the rank that waits least spends {readable_seconds(now_s)} a step in "
+        f"collectives instead of {readable_seconds(before_s)}, and no rank arrives later than "
+        "before: links are slow; own times cannot show which ones",
         STOPPED: f"none of {expected} members finished a step lately: the job hangs or has ended",
     }[event]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ingero.core.durations import readable_seconds
 from ingero.core.verdict.baseline import is_refined
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy
@@ -93,8 +94,8 @@ def _slow_model(registry: MemberRegistry, cohort: int, slow_s: float, next_s: fl
     spans = rows.span_s[members]
     step_s = slow_s if np.isnan(spans).all() else float(np.nanmedian(spans))
     text = (
-        f"{model} sets the pace: its {len(members)} ranks take {slow_s * 1e3:.1f} ms where those "
-        f"of the next faster model take {next_s * 1e3:.1f} ms"
+        f"{model} sets the pace: its {len(members)} ranks take {readable_seconds(slow_s)} "
+        f"where those of the next faster model take {readable_seconds(next_s)}"
     )
     loss = min((slow_s - next_s) / step_s, 1.0)
     return Finding(("model", cohort), cohort, text, loss, shared=f"GPU model {model}")
@@ -118,8 +119,8 @@ def _periodic_stalls(registry: MemberRegistry, policy: VerdictPolicy) -> list[Fi
         if loss < MIN_LOSS:
             continue
         text = (
-            f"rank {registry.members[index].rank} takes {lost_s:.1f} s longer every {period} "
-            "steps: a checkpoint, an evaluation or another task of this rank"
+            f"rank {registry.members[index].rank} takes {readable_seconds(lost_s)} longer "
+            f"every {period} steps: a checkpoint, an evaluation or another task of this rank"
         )
         findings.append(
             Finding(("period", index), int(rows.cohort[index]), text, loss, index, period)
