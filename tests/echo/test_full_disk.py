@@ -1,13 +1,12 @@
 """A full disk under a running Echo: new data is refused, old data is found, and it recovers."""
 
 import asyncio
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.echo_samples import metrics_body
+from tests.support.small_disk import mounted, remount
 from tests.support.waiting import PATIENCE_S
 
 from ingero.contract.otlp.rows import Signal
@@ -18,19 +17,8 @@ from ingero.errors import Overloaded, StoreFull
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small file system")
-    if (
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path], check=False
-        ).returncode
-        != 0
-    ):
-        pytest.skip("this machine does not let us mount a tmpfs")
-    try:
-        yield tmp_path
-    finally:
-        subprocess.run(["umount", "-l", tmp_path], check=True)
+    with mounted(tmp_path, "8m") as folder:
+        yield folder
 
 
 async def test_a_full_disk_refuses_then_recovers_and_nothing_is_lost(small_disk: Path) -> None:
@@ -48,7 +36,7 @@ async def test_a_full_disk_refuses_then_recovers_and_nothing_is_lost(small_disk:
         assert sent > 0
         assert "No space left on device" in engine.problem
         (small_disk / "ballast").unlink()
-        subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+        remount(small_disk, "size=64m")
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:

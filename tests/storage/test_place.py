@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.support.small_disk import mounted
 
 from ingero.errors import StoreError
 from ingero.storage.events.file_store import DuckDbStore
@@ -108,7 +109,7 @@ def test_own_links_and_own_folders_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "trace.db").is_symlink()
 
 
-@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o702])
+@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o702, 0o1770])
 def test_echo_keeps_no_database_where_everybody_may_make_links(tmp_path: Path, mode: int) -> None:
     """DuckDB removes and makes its log as it goes, and follows a link of that name."""
     folder = tmp_path / "shared"
@@ -126,3 +127,16 @@ def test_echo_keeps_no_database_where_everybody_may_make_links(tmp_path: Path, m
 def test_echo_keeps_its_database_in_a_folder_of_its_own(tmp_path: Path) -> None:
     DuckDbStore(tmp_path / "echo.duckdb", MEMORY, 1)._connection.close()
     assert (tmp_path / "echo.duckdb").exists()
+
+
+@pytest.mark.parametrize("mode", ["0777", "2775"])
+def test_volumes_of_containers_are_folders_of_their_own(tmp_path: Path, mode: str) -> None:
+    with mounted(tmp_path, "32m", mode) as volume:
+        DuckDbStore(volume / "echo.duckdb", MEMORY, 1)._connection.close()
+        TraceDb(volume / "trace.db", "n1").close()
+        for name in ("other.duckdb.wal", "other.duckdb"):
+            (volume / name).symlink_to(tmp_path.parent / "victim")
+            os.lchown(volume / name, STRANGER, STRANGER)
+            with pytest.raises(StoreError, match="link or a file of another user"):
+                DuckDbStore(volume / "other.duckdb", MEMORY, 1)
+            (volume / name).unlink()

@@ -7,6 +7,7 @@ it goes, so `require_own_folder` refuses the folder.
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from ingero.files import create_private
 from ingero.storage.caller import caller
 
 SQLITE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
+DUCKDB_SUFFIXES: Final = ("", ".wal")
 
 
 def claim_names(database: Path) -> None:
@@ -23,33 +25,60 @@ def claim_names(database: Path) -> None:
     A folder that nobody else may write to is left alone. In one with the sticky bit, as /tmp has,
     nobody can exchange a file once it is ours; an empty file is as good as none to SQLite.
     """
-    if database.is_symlink() and is_shared(database.parent):
-        _require(database, is_fine=database.lstat().st_uid in _owners())
-    real = Path(os.path.realpath(database))
+    real = _followed(database)
     if not is_shared(real.parent):
         return
-    mode = real.parent.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+    if _is_open_to_all(real.parent):
         raise StoreError(
             f"{database} cannot be written: everybody may exchange files in {real.parent}"
         )
-    names = [real.with_name(real.name + suffix) for suffix in SQLITE_SUFFIXES]
-    taken = [path for path in names if path.is_symlink() or path.exists()]
-    for path in taken:
-        _require_own_file(path)
-    for path in names:
-        if path not in taken:
-            create_private(path)
+    free = _free_names(real, SQLITE_SUFFIXES)
+    for path in free:
+        create_private(path)
 
 
 def require_own_folder(database: Path) -> None:
-    """Raise StoreError for a database in a folder that everybody may write to."""
-    for folder in (database.parent, Path(os.path.realpath(database)).parent):
-        if folder.exists() and folder.stat().st_mode & stat.S_IWOTH:
+    """Raise StoreError for a DuckDB database where everybody may make links, or others have."""
+    if not database.parent.exists():
+        return  # DuckDB says so
+    real = _followed(database)
+    for folder in (database.parent, real.parent):
+        if _is_like_tmp(folder) or _is_open_to_all(folder):
             raise StoreError(
-                f"cannot open {database}: everybody may make links in {folder}; "
+                f"{database} cannot be written: everybody may make links in {folder}; "
                 "name a path in a folder of its own"
             )
+    if is_shared(real.parent):
+        _free_names(real, DUCKDB_SUFFIXES)
+
+
+def _followed(database: Path) -> Path:
+    if database.is_symlink() and is_shared(database.parent):
+        _require(database, is_fine=database.lstat().st_uid in _owners())
+    return Path(os.path.realpath(database))
+
+
+def _free_names(database: Path, suffixes: Sequence[str]) -> list[Path]:
+    """Return the names that nobody holds; raise StoreError where others hold one."""
+    names = [database.with_name(database.name + suffix) for suffix in suffixes]
+    taken = [path for path in names if path.is_symlink() or path.exists()]
+    for path in taken:
+        status = path.lstat()
+        is_single = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        _require(path, is_fine=is_single and status.st_uid in _owners())
+    return [path for path in names if path not in taken]
+
+
+def _is_like_tmp(folder: Path) -> bool:
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_ISVTX) and bool(mode & (stat.S_IWOTH | stat.S_IWGRP))
+
+
+def _is_open_to_all(folder: Path) -> bool:
+    """Return whether everybody may exchange files; volumes of containers only look like it."""
+    mode = folder.stat().st_mode
+    is_open = mode & stat.S_IWOTH and not mode & stat.S_ISVTX
+    return bool(is_open) and not folder.is_mount()
 
 
 def is_shared(folder: Path) -> bool:
@@ -61,12 +90,6 @@ def is_shared(folder: Path) -> bool:
 
 def _owners() -> set[int]:
     return {0, os.geteuid(), caller().pw_uid}
-
-
-def _require_own_file(path: Path) -> None:
-    status = path.lstat()
-    is_single = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-    _require(path, is_fine=is_single and status.st_uid in _owners())
 
 
 def _require(path: Path, *, is_fine: bool) -> None:

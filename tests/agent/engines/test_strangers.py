@@ -51,6 +51,8 @@ def many(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     monkeypatch.setattr(finding, "parent_of", lambda pid: None)
 
     class Ports:
+        denied = frozenset[int]()
+
         def of_process(self, pid: int, may_be_asked: Any) -> list[Listening]:
             return [Listening(port, "127.0.0.1") for port in range(20_000, 20_100)]
 

@@ -57,6 +57,7 @@ class EngineFinder:
         self._round = 0
         self._due: dict[int, tuple[int, int]] = {}  # how often it was none, and the next round
         self._shown: dict[int, int] = {}  # the last round in which a process was a candidate
+        self.denied: set[int] = set()  # servers whose ports may not be found, of this round
 
     def find(self) -> list[Candidate]:
         """Return the processes that may be engines, each once, at most MAX_CANDIDATES.
@@ -82,6 +83,7 @@ class EngineFinder:
             users[candidate.user] += candidate.pid not in found
             if candidate.pid not in found or candidate.uses_gpu:
                 found[candidate.pid] = candidate
+        self.denied = {pid for pid in ports.denied if command_line_of(pid).is_server}
         return list(found.values())
 
     def _look(self, pid: int, ports: PortTable) -> Candidate | None:

@@ -27,6 +27,7 @@ class PortTable:
 
     def __init__(self) -> None:
         self._networks: dict[int | None, list[tuple[Listening, bytes]]] = {}
+        self.denied: set[int] = set()  # processes whose open files may not be read
 
     def of_process(
         self, pid: int, may_be_asked: Callable[[int], bool] = lambda port: True
@@ -40,7 +41,11 @@ class PortTable:
         if network not in self._networks:
             self._networks[network] = _listeners(pid)
         wanted = [each for each in self._networks[network] if may_be_asked(each[0].port)]
-        inodes = _sockets_of(pid) if wanted else set()
+        try:
+            inodes = _sockets_of(pid) if wanted else set()
+        except PermissionError:
+            self.denied.add(pid)
+            return []
         return [at for at, inode in wanted if inode in inodes]
 
 
@@ -82,11 +87,13 @@ def network_of(pid: int | str) -> int | None:
 
 
 def _sockets_of(pid: int) -> set[bytes]:
-    """Return the inodes of the sockets that a process has open."""
+    """Return the inodes of the sockets that a process has open; raises PermissionError."""
     folder = f"/proc/{pid}/fd"
     found: set[bytes] = set()
     try:
         names = os.listdir(folder)[:MAX_FILES]  # noqa: PTH208 - thousands of names
+    except PermissionError:
+        raise
     except OSError:
         return found
     for name in names:

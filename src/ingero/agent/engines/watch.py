@@ -46,6 +46,7 @@ THREADS: Final = 16  # pages that are read at the same time
 TRY_S: Final = 4.0  # for all ports of a process that may be an engine
 ENGINES_PER_REQUEST: Final = 16
 HEALTH: Final = "/health"
+DENIED: Final = "its ports cannot be read; run the agent as root or as the user of the engine"
 T = TypeVar("T")
 
 
@@ -89,6 +90,7 @@ class EngineWatch:
         self._probed = probed
         self._finder = EngineFinder()
         self._strangers: OrderedDict[tuple[int, int, int], float] = OrderedDict()
+        self._denied: frozenset[int] = frozenset()  # engines that we may not look at
         self._find_at_s = self._push_at_s = -math.inf
         self._patience_s = patience_s  # with slow engines, before a round goes on without them
         self._shares = Shares()
@@ -166,10 +168,17 @@ class EngineWatch:
     async def _find(self, now_s: float) -> None:
         known = {pid for pid, _ in self.engines}
         candidates = await self._in_thread(self._finder.find)
+        self._note_denied(frozenset(self._finder.denied))
         watched = [engine.place.user for engine in self.engines.values()]
         self._shares.forget_others([*watched, *(each.user for each in candidates)])
         new = [each for each in candidates if each.pid not in known]
         await asyncio.gather(*(self._try_in_turn(each, now_s) for each in new))
+
+    def _note_denied(self, denied: frozenset[int]) -> None:
+        """Say once of each engine that it is not watched, and what would help."""
+        for pid in sorted(denied - self._denied):
+            log.warning("engine_not_watched", extra={"engine_pid": pid, "why": DENIED})
+        self._denied = denied
 
     async def _try_in_turn(self, candidate: Candidate, now_s: float) -> None:
         async with self._shares.place_of(candidate.user):

@@ -31,6 +31,7 @@ class EpisodeFiles:
 
     def __init__(self, book: EpisodeBook, folder: Path | None) -> None:
         self._book, self._folder = book, folder
+        self._problem = ""  # why the last write failed
         self.failures = 0
 
     def load(self) -> None:
@@ -68,7 +69,17 @@ class EpisodeFiles:
             await asyncio.to_thread(_write, self._folder, contents, removed)
         except (OSError, StoreError) as error:
             self.failures += 1
-            log.error("episodes_not_written", extra={"why": str(error)})
+            book.changed |= changed  # written when the disk has room again
+            book.removed |= removed
+            self._note(str(error))
+        else:
+            self._note("")
+
+    def _note(self, problem: str) -> None:
+        """Log a problem once, however many writes it lets fail."""
+        if problem and problem != self._problem:
+            log.error("episodes_not_written", extra={"why": problem})
+        self._problem = problem
 
     def _content(self, name: str) -> bytes:
         episode = self._book.find(name)
