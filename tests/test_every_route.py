@@ -59,7 +59,7 @@ FLEET: Mapping[str, frozenset[str]] = {
     "threshold GET /api/v1/episodes": READ | EAST,
     "threshold GET /api/v1/episodes/{episode}": READ | EAST,
     "threshold GET /api/v1/episodes/{episode}/inputs": READ | EAST,
-    "threshold GET /api/v1/episodes/{episode}/peers": READ,
+    "threshold GET /api/v1/episodes/{episode}/trace": READ | EAST,
     "threshold GET /api/v1/live": READ | EAST,
     "threshold GET /api/v1/authority": EVERYBODY,  # the certificate that join codes name
     "threshold POST /api/v1/enrol": NOBODY,  # takes join codes, no tokens

@@ -230,22 +230,3 @@ class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: str
     compared: list[Compared]
-
-
-class PeerNotBlamed(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a peer was not blamed: `bars` is its evidence as a multiple of the limit."""
-
-    node: str
-    rank: int | None
-    excess: float
-    bars: float
-    reason: str
-
-
-class EpisodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Why nobody else was blamed, as of `at`: those of the `of` peers closest to their limit."""
-
-    episode: str
-    at: float | None
-    of: int
-    peers: list[PeerNotBlamed]

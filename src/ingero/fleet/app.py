@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from ingero.config.fleet import FleetConfig
 from ingero.config.providers import load_providers
 from ingero.config.rates import load_rates
+from ingero.contract.episodes.episode import Episode
 from ingero.contract.exposition import render
 from ingero.contract.measurements.own_time_columns import OwnTimeColumns
 from ingero.contract.names import DEFAULT_CLUSTER
@@ -99,7 +100,7 @@ class FleetService:
         self._prices_due_s = -math.inf
         self.judgement = Judgement(config, rates)
         self.verdicts, self.episodes = self.judgement.verdicts, self.judgement.episodes
-        self.live = LiveHub(self.processor, self.verdicts)
+        self.live = LiveHub(self.processor, self.verdicts, self.episodes)
         self.enrolment = build_enrolment(config)
         if settings.verdict.enabled:
             self.processor.on_measurements = self._measured
@@ -175,7 +176,7 @@ class FleetService:
             lambda: self._moment(time.monotonic()),
         )
         limits = limit_routes(lambda: self.processor.policy, self.processor.set_limits, access)
-        routes = [*page, *episode_routes(self.episodes, access), *limits]
+        routes = [*page, *episode_routes(self.episodes, self._episode, access), *limits]
         if self.enrolment is not None:
             routes += EnrolmentApi(self.enrolment, self._push_port, access).routes()
         return threshold_app(self.processor, access, self.verdicts, routes)
@@ -184,6 +185,9 @@ class FleetService:
         """Return where enrolled nodes push: over HTTP where it is served."""
         address = self.addresses.get("http") or self.addresses["grpc"]
         return int(address.rpartition(":")[2])
+
+    def _episode(self, name: str) -> Episode | None:
+        return self.judgement.look_up(name, self._moment(time.monotonic()).unix_s)
 
     def _moment(self, now_s: float) -> Moment:
         return Moment(now_s, now_s + self.unix_offset_s)
@@ -227,7 +231,7 @@ class FleetService:
             body = encode_protobuf(encode_verdict_logs(changed, time.time_ns()))
             for sink in self.receiver.sinks.get(LogsRequest, ()):
                 sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
-        self.live.tick(changed, self._moment(now_s))
+        self.live.tick(self._moment(now_s))
 
     async def _report_forever(self) -> None:
         """Export Fleet's own series to where received metrics are forwarded."""

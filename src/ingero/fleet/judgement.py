@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ingero.config.fleet import FleetConfig
 from ingero.config.rates import RateTable
+from ingero.contract.episodes.episode import Episode
 from ingero.contract.measurements.engines import is_of_engines
 from ingero.contract.measurements.own_time_columns import OwnTimeColumns
 from ingero.contract.otlp.codec import decode_protobuf, encode_protobuf
@@ -50,6 +53,8 @@ class Judgement:
         self.engine_states = EngineStates(self.verdicts, engines_in)
         self._known = KnownRanks()
         self.alerts = _build_alerts(config, verdict.state_dir)
+        if self.alerts is not None:
+            self.alerts.on_told = self.episodes.told
         self.inputs: InputLog | None = None
         if verdict.record_inputs is not None:
             self.inputs = InputLog(verdict.record_inputs, preamble, verdict.record_max_bytes)
@@ -59,7 +64,7 @@ class Judgement:
         self._record(PUSH, at_s, cluster, lambda: encode_protobuf(request))
         if not is_of_engines(request):
             is_first = cluster not in self.verdicts.clusters
-            self.episodes.push(request, cluster, at_s, is_first=is_first)
+            self.episodes.inputs.push(request, cluster, at_s, is_first=is_first)
         self.verdicts.take(request, cluster, at_s)
         self.verdicts.causes.take(request, cluster, at_s)
 
@@ -72,7 +77,7 @@ class Judgement:
             self._known.learn(self.verdicts, columns, cluster)
             return
         self._record(PUSH, at_s, cluster, lambda: body)
-        self.episodes.push_encoded(body, cluster, at_s)
+        self.episodes.inputs.push_encoded(body, cluster, at_s)
 
     def tick(self, now_s: float) -> list[tuple[str, Verdict]]:
         """Run one tick of the engines; record, keep and return the verdicts that changed."""
@@ -104,6 +109,20 @@ class Judgement:
             self.inputs = None
             log.error("recording_stopped", extra={"why": str(error)})
 
+    def look_up(self, name: str, now_s: float) -> Episode | None:
+        """Return an episode with what is known about its peers and alerts now."""
+        found = self.episodes.find(name)
+        if found is None:
+            return None
+        self.episodes.explain(found, self.verdicts)
+        if self.alerts is None:
+            return found
+        return msgspec.structs.replace(
+            found,
+            alerts=found.alerts + self.alerts.pending(name, now_s),
+            alert_targets=self.alerts.targets,
+        )
+
     def load(self) -> None:
         """Take over what an earlier process kept; raises StoreError."""
         self.episode_files.load()
@@ -123,7 +142,7 @@ class Judgement:
         """Deliver what can be delivered, and write what is kept."""
         if self.alerts is not None:
             await self.alerts.stop()
-        self.episodes.end()
+        self.episodes.inputs.end()
         await self.episode_files.settle()
         await self.engine_states.settle(time.time(), is_last=True)
         if self.inputs is not None:

@@ -108,19 +108,23 @@ def read_inputs(folder: Path) -> Iterator[Entry]:
         data = read_regular(path, MAX_FILE)
         if not data.startswith(MAGIC):
             raise ForeignFile(f"{path} is not a recording of this version")
-        place = len(MAGIC)
-        while place + _LENGTH.size <= len(data):
-            (length,) = _LENGTH.unpack_from(data, place)
-            place += _LENGTH.size
-            if length > MAX_FRAME or place + length > len(data):
-                break
-            try:
-                frame = msgspec.msgpack.decode(
-                    data[place : place + length], type=tuple[str, float, str, bytes]
-                )
-            except msgspec.DecodeError as error:
-                raise ForeignFile(
-                    f"{path} is damaged at byte {place}: {error}; move it away to replay the rest"
-                ) from None
-            yield Entry(*frame)
-            place += length
+        yield from read_frames(data, len(MAGIC), str(path))
+
+
+def read_frames(data: bytes, place: int = 0, path: str = "a recording") -> Iterator[Entry]:
+    """Yield every complete frame of `data` from a place on; raise ForeignFile for a damaged one."""
+    while place + _LENGTH.size <= len(data):
+        (length,) = _LENGTH.unpack_from(data, place)
+        place += _LENGTH.size
+        if length > MAX_FRAME or place + length > len(data):
+            return
+        try:
+            frame = msgspec.msgpack.decode(
+                data[place : place + length], type=tuple[str, float, str, bytes]
+            )
+        except msgspec.DecodeError as error:
+            raise ForeignFile(
+                f"{path} is damaged at byte {place}: {error}; move it away to replay the rest"
+            ) from None
+        yield Entry(*frame)
+        place += length

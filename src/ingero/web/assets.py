@@ -23,7 +23,7 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin-allow-popups",  # Perfetto is handed a trace
     "Cache-Control": "no-cache",  # a new version is used at once; an ETag saves the bytes
 }
 _TYPES: Final = {

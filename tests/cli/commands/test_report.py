@@ -12,20 +12,21 @@ from tests.support.pushes import NEVER_S, running
 
 from ingero.cli.commands.report import command
 from ingero.cli.show.report import redacted, report_page
-from ingero.contract.episodes.episode import Episode, Moment, Peer, check_episode_id
+from ingero.contract.episodes.episode import AlertTold, Episode, Moment, Peer, check_episode_id
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.errors import ConfigError
 
 SLOW = Verdict(
     episode="e1", state=VerdictState.STRAGGLER, node="n1", rank=1, job="llm", since=1.7e9,
     cause_class=CauseClass.HOST, loss=0.09, usd_per_hour=12.5, peers=7,
-    evidence="n1 is slower than n12 of llm", next_step="look at n1",
+    evidence="n1 is slower than n12 of llm", next_step="look at n1", collective="AllReduce 7",
 )  # fmt: skip
 EPISODE = Episode(
     episode="e1", cluster="east", began=1.7e9, ended=1.7e9 + 90, cost_usd=0.31, inputs_bytes=1,
     latest=msgspec.structs.replace(SLOW, state=VerdictState.RESOLVED),
     verdicts=[Moment(at=1.7e9 + 5, verdict=SLOW)],
     peers=[Peer(node="n12", rank=12, excess=0.001, bars=0.2, reason="below its limit")],
+    alerts=[AlertTold(target="pagerduty", message="begin", outcome="delivered", at=1.7e9 + 6)],
 )  # fmt: skip
 
 
@@ -45,6 +46,7 @@ def test_a_report_says_everything_and_loads_nothing() -> None:
     page = report_page(EPISODE)
     for text in ("n1 rank 1 of job llm: straggler (host); the job lost 9.0%", "0.31 USD",
                  "12.50 USD an hour", "look at n1", "below its limit", "ingero replay e1",
+                 "Waited for at</td><td>AllReduce 7", "pagerduty</td><td>begin</td><td>delivered",
                  "2023-11-14 22:13:25"):  # fmt: skip
         assert text in page
     found = Tags(page)

@@ -61,8 +61,8 @@ async def test_an_episode_is_replayed_byte_for_byte_from_what_fleet_kept(tmp_pat
         episode = fleet.episodes.find(name)
         assert episode is not None and episode.ended is not None
         assert len(episode.peers) == 7
-        segments = fleet.episodes.segments_of(name)
-        write_recording(tmp_path, fleet.episodes.join(segments))
+        segments = fleet.episodes.inputs.segments_of(name)
+        write_recording(tmp_path, fleet.episodes.inputs.join(segments))
         assert replay(tmp_path).is_same
 
 
@@ -113,19 +113,21 @@ async def test_episodes_and_inputs_survive_a_restart_with_a_state_dir(tmp_path: 
         assert kept is not None and kept.latest.node == "n5" and kept.inputs_bytes > 1000
         folder = tmp_path / "out"
         folder.mkdir()
-        write_recording(folder, second.episodes.join(second.episodes.segments_of(name)))
+        write_recording(
+            folder, second.episodes.inputs.join(second.episodes.inputs.segments_of(name))
+        )
         assert replay(folder).is_same
     assert file.stat().st_mode & 0o777 == 0o600
 
 
 async def test_inputs_stay_within_their_limit_and_what_is_dropped_is_counted() -> None:
     async with running(tick_s=NEVER_S) as fleet:
-        fleet.episodes.max_bytes = 400_000
+        fleet.episodes.inputs.max_bytes = 400_000
         world = EpisodeWorld(fleet)
         for _ in range(26):
             world.run(10)
-            assert fleet.episodes.size_bytes <= 400_000
-        counters = fleet.episodes.counters
+            assert fleet.episodes.inputs.size_bytes <= 400_000
+        counters = fleet.episodes.inputs.counters
         assert counters.dropped_no_room > 0
         page = render(episode_families(fleet.episodes, fleet.judgement.episode_files)).decode()
         assert "ingero_fleet_episodes 1" in page
@@ -137,7 +139,7 @@ async def test_a_suspicion_that_is_not_confirmed_leaves_nothing() -> None:
     async with running(tick_s=NEVER_S) as fleet:
         EpisodeWorld(fleet, slow="nobody").run(200)
         assert fleet.episodes.episodes == {}
-        assert fleet.episodes.segments_of("x") == []
+        assert fleet.episodes.inputs.segments_of("x") == []
 
 
 def test_a_state_in_the_middle_of_a_job_of_collectives_gives_the_same_verdicts() -> None:

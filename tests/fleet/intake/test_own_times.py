@@ -207,10 +207,10 @@ def test_an_episode_keeps_pushes_as_they_were_received(tmp_path: Path) -> None:
     for second, body in enumerate(bodies):
         fleet.push(body, START_S + second)
         fleet.verdicts.tick(START_S + second + 0.5)
-    (segment,) = book._open.values()
+    (segment,) = book.inputs._open.values()
     folder = tmp_path / "episode"
     folder.mkdir()
-    write_recording(folder, book.join([segment.copy()]))
+    write_recording(folder, book.inputs.join([segment.copy()]))
     assert replay(folder).pushes == 4
 
 

@@ -1,5 +1,6 @@
 """Fleet's page in a real Chromium."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +26,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def job() -> Iterator[PageFleet]:
-    """A job of 16 ranks on 48 nodes, in which rank 11 was just named."""
-    with PageFleet(nodes=48, ranks=16) as fleet:
+    """A job of 16 ranks on 48 nodes, in which rank 11 was just named; nobody hears of it."""
+    alerts = {"targets": {"webhook/pager": {"url": "http://127.0.0.1:9/"}}}
+    with PageFleet(nodes=48, ranks=16, alerts=alerts) as fleet:
         fleet.name_slow(11)
         yield fleet
 
@@ -123,6 +125,44 @@ def test_an_episode_says_why_nobody_else_was_blamed_and_is_saved(
         assert "src=" not in saved
         assert "href=" not in saved
         assert said == []
+
+
+# What Perfetto's page does: it answers PING once it is ready, and then takes a trace.
+PERFETTO_PAGE = """<!doctype html><title>Perfetto</title><script>
+addEventListener("message", (event) => {
+  if (event.data === "PING") event.source.postMessage("PONG", event.origin);
+  else window.taken = { title: event.data.perfetto.title, from: event.origin,
+    text: new TextDecoder().decode(event.data.perfetto.buffer) };
+});
+</script>"""
+
+
+def test_an_episode_opens_in_perfetto(browser: Browser, job: PageFleet) -> None:
+    """The trace is handed over in the browser; Perfetto is opened without a token in its URL."""
+    with tab(browser) as (page, said):
+        page.context.route(
+            "https://ui.perfetto.dev/**",
+            lambda route: route.fulfill(body=PERFETTO_PAGE, content_type="text/html"),
+        )
+        page.goto(f"{job.url}/episode/{episode_of(job)}")
+        with page.expect_popup() as opened:
+            page.get_by_role("button", name="open in Perfetto").click()
+        perfetto = opened.value
+        perfetto.wait_for_function("window.taken")
+        taken = perfetto.evaluate("taken")
+        assert (taken["from"], perfetto.url) == (job.url, "https://ui.perfetto.dev/")
+        assert taken["title"] == f"Ingero episode {episode_of(job)}"
+        ranks = {e["tid"] for e in json.loads(taken["text"])["traceEvents"] if e["ph"] == "X"}
+        assert ranks == set(range(16))
+        assert said == []
+
+
+def test_an_episode_says_where_its_alert_went(browser: Browser, job: PageFleet) -> None:
+    with tab(browser) as (page, _):
+        page.goto(f"{job.url}/episode/{episode_of(job)}")
+        row = page.locator("h2:has-text('Where the alert went') + div tbody tr")
+        expect(row).to_contain_text("webhook/pager")
+        expect(row).to_contain_text("waiting")
 
 
 def test_the_keyboard_opens_a_node_from_the_map(browser: Browser, job: PageFleet) -> None:

@@ -8,11 +8,9 @@ from tests.fleet.page.test_live import ALL, running
 from tests.support.pushes import health
 from tests.support.verdict_pushes import own_time_push
 
-from ingero.contract.live import PeerNotBlamed
-from ingero.contract.verdict import Verdict, VerdictState
+from ingero.contract.verdict import VerdictState
 from ingero.fleet.app import FleetService
 from ingero.fleet.page.cluster_view import Moment
-from ingero.fleet.page.episodes import EpisodeLog
 from ingero.fleet.page.node_view import _compared
 
 
@@ -54,16 +52,18 @@ async def test_a_node_differs_most_in_what_is_wrong_with_it() -> None:
 async def test_an_episode_knows_why_its_peers_were_not_blamed() -> None:
     async with running() as fleet:
         episode = slow_rank(fleet)
-        path = f"/api/v1/episodes/{episode}/peers?cluster_id=c"
+        path = f"/api/v1/episodes/{episode}"
         status, found = await answer(fleet, path)
-        assert (status, found["of"]) == (200, 7)
+        assert (status, found["peers_of"]) == (200, 7)
         peers = found["peers"]
         assert isinstance(peers, list)
         assert {peer["rank"] for peer in peers} == {0, 1, 2, 3, 4, 6, 7}
         assert all(peer["reason"] for peer in peers)
+        bars = [peer["bars"] for peer in peers]
+        assert bars == sorted(bars, reverse=True), "those closest to their limit come first"
         fleet.verdicts.clusters.clear()  # the answer outlives the engine
         assert (await answer(fleet, path))[1]["peers"] == peers
-        status, found = await answer(fleet, "/api/v1/episodes/none/peers?cluster_id=c")
+        status, found = await answer(fleet, "/api/v1/episodes/none")
         assert status == 404
         assert "no episode 'none'" in str(found["error"])
 
@@ -107,19 +107,3 @@ async def test_what_is_sent_is_counted_and_a_new_watcher_gets_what_is_true_now()
             hub.leave(stream)
         assert hub.sent_bytes == sum(sizes)
         assert hub.streams == []
-
-
-def test_peers_of_an_episode_are_kept_while_it_lasts() -> None:
-    log = EpisodeLog()
-    assert log.peers("e") is None
-    slow = Verdict(episode="e", state=VerdictState.STRAGGLER, node="n", since=0.0)
-    log.note([slow], 0.0)
-    empty = log.peers("e")
-    assert empty is not None and (empty.of, empty.peers, empty.at) == (0, [], None)
-    peer = PeerNotBlamed(node="m", rank=1, excess=0.0, bars=0.1, reason="fast")
-    log.keep_peers("e", [peer], 5.0)
-    log.keep_peers("e", [], 6.0)
-    log.keep_peers("unknown", [peer], 7.0)
-    kept = log.peers("e")
-    assert kept is not None and (kept.of, kept.peers, kept.at) == (1, [peer], 5.0)
-    assert log.peers("unknown") is None

@@ -27,10 +27,9 @@ from ingero.contract.live import (
 )
 from ingero.contract.push.encode import HealthReport, encode_health
 from ingero.contract.types import DetectionMode, Identity, NodeState
-from ingero.contract.verdict import Verdict, VerdictState
+from ingero.contract.verdict import VerdictState
 from ingero.fleet.app import FleetService
 from ingero.fleet.page.cluster_view import Moment
-from ingero.fleet.page.episodes import EpisodeLog
 from ingero.fleet.page.hub import MAX_STREAMS, MAX_WAITING, LiveHub
 from ingero.transport.bearer import Key
 
@@ -278,28 +277,6 @@ async def test_nothing_is_encoded_while_nobody_watches() -> None:
         put(fleet, "a", 0.9)
         advance(fleet)
         assert not fleet.live._views
-
-
-def test_an_episode_has_its_changes_and_its_cost() -> None:
-    log = EpisodeLog()
-    slow = Verdict(
-        episode="e", state=VerdictState.STRAGGLER, node="n", since=0.0, usd_per_hour=36.0
-    )
-    log.note([slow], 0.0)
-    for second in range(101):
-        log.tick([slow], float(second))
-    (found,) = log.since(99.0)
-    assert (found.cost_usd, found.until) == (1.0, None)
-    over = Verdict(episode="e", state=VerdictState.RESOLVED, node="n", since=0.0)
-    log.note([over], 200.0)
-    (found,) = log.since(150.0)
-    assert found.until == 200.0
-    assert [(each.at, each.state) for each in found.changes] == [
-        (0.0, "straggler"),
-        (200.0, "resolved"),
-    ]
-    log.tick([], 200.0 + 25 * 3600)
-    assert not log.ids()
 
 
 async def test_the_clock_of_a_node_is_compared_when_its_health_arrives() -> None:

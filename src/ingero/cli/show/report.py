@@ -36,6 +36,7 @@ def report_page(episode: Episode) -> str:
         _facts(episode),
         "<h2>Timeline (UTC)</h2>", _drawing(episode), _timeline(episode),
         "<h2>Why nobody else was blamed</h2>", _peers(episode),
+        "<h2>Who was told</h2>", _told(episode),
         "<h2>Versions</h2>",
         f"<p>Written by ingero {_text(version('ingero'))}. "
         f"<code>ingero replay {_text(episode.episode)}</code> repeats the decision from the kept "
@@ -162,6 +163,16 @@ def _peers(episode: Episode) -> str:
         for peer in episode.peers
     ]  # fmt: skip
     return _table(("node", "rank", "own time", "of the limit", "because"), rows)
+
+
+def _told(episode: Episode) -> str:
+    if not episode.alerts:
+        return "<p>Nobody.</p>"
+    rows = [
+        (_clock(told.at), told.target, told.message, told.outcome, told.why)
+        for told in episode.alerts
+    ]
+    return _table(("time", "target", "message", "outcome", "why"), rows)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -54,11 +54,33 @@ class EpisodeSummary(msgspec.Struct, kw_only=True):
     latest: Verdict
 
 
+class AlertTold(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one message about an episode.
+
+    `message` is begin, acknowledge or end. `outcome` is delivered, waiting, refused, given up or
+    held back, and `why` says more about the last four.
+    """
+
+    target: str
+    message: str
+    outcome: str
+    at: float
+    why: str = ""
+
+
 class Episode(EpisodeSummary, kw_only=True):
-    """An episode with every verdict about it, and why nobody else was blamed."""
+    """An episode with every verdict about it, why nobody else was blamed, and who was told.
+
+    `peers` are those of the `peers_of` peers that were closest to their limit at `peers_at`.
+    `alert_targets` are the targets that Fleet is configured to tell.
+    """
 
     verdicts: list[Moment]
     peers: list[Peer]
+    peers_of: int = 0
+    peers_at: float | None = None
+    alerts: list[AlertTold] = []
+    alert_targets: list[str] = []
 
 
 class EpisodeList(msgspec.Struct, frozen=True):

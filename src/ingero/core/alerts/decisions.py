@@ -31,6 +31,10 @@ class AlertDecisions:
         self.held_back: Counter[str] = Counter()  # episodes, by reason
         self._held: set[tuple[str, str]] = set()  # episode and reason, to count each once
 
+    def held(self, episode: str) -> list[str]:
+        """Return why an open episode causes no alert; empty where it does."""
+        return sorted(reason for name, reason in self._held if name == episode)
+
     def step(self, verdicts: Sequence[tuple[str, Verdict]], now_s: float) -> list[Message]:
         """Return what is to be told now."""
         current = {verdict.episode for _, verdict in verdicts}

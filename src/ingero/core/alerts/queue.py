@@ -42,6 +42,7 @@ class AlertQueue:
         self.last_ok: bool | None = None  # of the last try; None before the first
         self._max_per_minute = max_per_minute
         self._waiting = deque(stored.waiting)
+        self._given_up: list[tuple[Message, str]] = []  # and why
         self._delivered: dict[tuple[str, str], None] = dict.fromkeys(stored.delivered)
         self._sent_s: deque[float] = deque()  # of the last minute
         self._pause_s, self._next_s = 0.0, 0.0
@@ -55,19 +56,28 @@ class AlertQueue:
             return
         self._waiting.append((now_s, message))
         if len(self._waiting) > MAX_WAITING:
-            self._waiting.popleft()
+            self._given_up.append((self._waiting.popleft()[1], f"{MAX_WAITING} others waited"))
             self.counters.dropped_full += 1
 
     def due(self, now_s: float) -> Message | None:
         """Return the message to send now, if the pause is over and the rate allows it."""
         while self._waiting and now_s - self._waiting[0][0] > MAX_AGE_S:
-            self._waiting.popleft()
+            self._given_up.append((self._waiting.popleft()[1], "not delivered within a day"))
             self.counters.dropped_old += 1
         while self._sent_s and now_s - self._sent_s[0] >= 60.0:
             self._sent_s.popleft()
         if not self._waiting or now_s < self._next_s or len(self._sent_s) >= self._max_per_minute:
             return None
         return self._waiting[0][1]
+
+    def take_given_up(self) -> list[tuple[Message, str]]:
+        """Return the messages that were dropped since the last call, each with the reason."""
+        found, self._given_up = self._given_up, []
+        return found
+
+    def waiting(self, episode: str) -> list[tuple[float, Message]]:
+        """Return what waits about one episode, and since when."""
+        return [each for each in self._waiting if each[1].alert.verdict.episode == episode]
 
     def delivered(self, now_s: float) -> None:
         """Note that the message that was due has arrived."""

@@ -6,7 +6,7 @@ from typing import Any
 from ingero.config.fleet_alerts import AppriseConfig
 from ingero.core.alerts.alert import Message, MessageKind
 from ingero.errors import AuthError, ConfigError
-from ingero.fleet.alerts.post import ARRIVED, Delivery
+from ingero.fleet.alerts.post import ARRIVED, NEEDLESS, Delivery
 from ingero.transport.private_files import check_private_file
 
 
@@ -24,7 +24,7 @@ class Chat:
     async def send(self, message: Message, now_s: float) -> Delivery:
         """Send one message to every URL."""
         if message.kind is MessageKind.ACKNOWLEDGE:
-            return ARRIVED
+            return NEEDLESS
         services = self._apprise.Apprise()
         for url in self._urls():
             if not services.add(url):

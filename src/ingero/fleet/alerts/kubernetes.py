@@ -9,7 +9,7 @@ import msgspec
 from ingero.config.fleet_alerts import KubernetesConfig
 from ingero.core.alerts.alert import Message, MessageKind
 from ingero.errors import AuthError
-from ingero.fleet.alerts.post import ARRIVED, Delivery, Poster
+from ingero.fleet.alerts.post import NEEDLESS, Delivery, Poster
 from ingero.fleet.alerts.targets import timestamp
 from ingero.transport.bearer import authorization
 
@@ -31,7 +31,7 @@ class Kubernetes:
         """Create an event, and set or clear the condition."""
         node = message.alert.verdict.node
         if not _NODE.fullmatch(node) or message.kind is MessageKind.ACKNOWLEDGE:
-            return ARRIVED  # whoever pushes chooses the name, and it becomes part of a path
+            return NEEDLESS  # whoever pushes chooses the name, and it becomes part of a path
         base, headers = self._config.url.rstrip("/"), self._headers()
         events = f"{base}/api/v1/namespaces/{quote(self._config.namespace, safe='')}/events"
         done = await self._poster.send(

@@ -17,13 +17,15 @@ _MAX_REPLY_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The outcome of one message; empty `why` means that it arrived."""
+    """The outcome of one message; empty `why` means that it arrived, or that none was needed."""
 
     why: str = ""
     is_final: bool = False
+    is_needless: bool = False
 
 
 ARRIVED: Final = Delivery()
+NEEDLESS: Final = Delivery(is_needless=True)  # the target has no word for such a message
 
 
 class Poster:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +18,9 @@ from ingero.config.fleet_alerts import (
     PagerdutyConfig,
     WebhookConfig,
 )
+from ingero.contract.episodes.episode import AlertTold
 from ingero.contract.verdict import Verdict
-from ingero.core.alerts.alert import Message
+from ingero.core.alerts.alert import Message, MessageKind
 from ingero.core.alerts.decisions import AlertDecisions, OpenAlert
 from ingero.core.alerts.queue import AlertQueue, StoredQueue
 from ingero.errors import ForeignFile, IngeroError, StoreError, TooLarge
@@ -32,6 +33,10 @@ from ingero.fleet.alerts.targets import Alertmanager, Pagerduty, Target, Webhook
 REFRESH_S: Final = 60.0  # how often an Alertmanager hears again of what is open
 MAX_JOURNAL_BYTES: Final = 64 << 20
 JOURNAL: Final = "alerts.json"
+_HELD_BACK: Final = {
+    "silence": "it is silenced",
+    "fleet_event": "many members are slow together, which is told instead",
+}
 log = logging.getLogger(__name__)
 
 
@@ -59,7 +64,10 @@ class AlertService:
     """Decides once a second and delivers in tasks of its own, one for each target.
 
     With a folder, a journal makes sure that each message is sent also when Fleet is restarted.
+    `on_told` hears what became of each message, with the id of its episode.
     """
+
+    on_told: Callable[[str, AlertTold], None] | None = None
 
     def __init__(self, config: AlertsConfig, state_dir: Path | None, now_s: float) -> None:
         self._path = None if state_dir is None else state_dir / JOURNAL
@@ -76,6 +84,7 @@ class AlertService:
             for name, target in config.targets.items()
         }
         self._refreshed_s: dict[str, float] = {}
+        self._problems: dict[str, str] = {}  # of the last try, by target
         self._is_dirty = False
         self._tasks: list[asyncio.Task[None]] = []
         self._writing = asyncio.Lock()
@@ -87,6 +96,35 @@ class AlertService:
             self._is_dirty = True
             for queue in self.queues.values():
                 queue.put(message, now_s)
+
+    @property
+    def targets(self) -> list[str]:
+        """The names of all targets, in the order of the configuration."""
+        return list(self._targets)
+
+    def pending(self, episode: str, now_s: float) -> list[AlertTold]:
+        """Return what is still to be told about an episode, and why nothing is."""
+        held = [
+            AlertTold(
+                target="all",
+                message=str(MessageKind.BEGIN),
+                outcome="held back",
+                at=now_s,
+                why=_HELD_BACK[each],
+            )
+            for each in self.decisions.held(episode)
+        ]
+        return held + [
+            AlertTold(
+                target=name,
+                message=str(message.kind),
+                outcome="waiting",
+                at=at_s,
+                why=self._problems.get(name, ""),
+            )
+            for name, queue in self.queues.items()
+            for at_s, message in queue.waiting(episode)
+        ]
 
     async def deliver(self, now_s: float) -> None:
         """Send to every target what is due."""
@@ -125,14 +163,30 @@ class AlertService:
             await self._save()  # first, so that a crash repeats a message rather than loses it
             delivery = await _try(target, message, now_s)
             self._is_dirty = True
+            self._problems[name] = delivery.why
             if not delivery.why:
                 queue.delivered(now_s)
+                if not delivery.is_needless:
+                    self._tell(name, message, "delivered", now_s)
                 continue
             queue.failed(now_s, is_final=delivery.is_final)
+            if delivery.is_final:
+                self._tell(name, message, "refused", now_s, delivery.why)
             log.warning("alert_not_delivered", extra={"target": name, "why": delivery.why})
+        for message, why in queue.take_given_up():
+            self._tell(name, message, "given up", now_s, why)
         if isinstance(target, Alertmanager) and self.decisions.open:
             await self._refresh(name, target, now_s)
         await self._save()
+
+    def _tell(
+        self, target: str, message: Message, outcome: str, at_s: float, why: str = ""
+    ) -> None:
+        if self.on_told is not None:
+            told = AlertTold(
+                target=target, message=str(message.kind), outcome=outcome, at=at_s, why=why
+            )
+            self.on_told(message.alert.verdict.episode, told)
 
     async def _refresh(self, name: str, target: Alertmanager, now_s: float) -> None:
         if now_s - self._refreshed_s.get(name, now_s) >= REFRESH_S:

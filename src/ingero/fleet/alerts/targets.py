@@ -12,7 +12,7 @@ from ingero.config.fleet_alerts import AlertmanagerConfig, PagerdutyConfig, Webh
 from ingero.contract.names import SIGNATURE_HEADER
 from ingero.core.alerts.alert import Alert, Message, MessageKind
 from ingero.core.alerts.fingerprint import fingerprint_of
-from ingero.fleet.alerts.post import ARRIVED, Delivery, Poster
+from ingero.fleet.alerts.post import NEEDLESS, Delivery, Poster
 from ingero.transport.bearer import authorization, read_token_file
 
 OPEN_FOR_S: Final = 240.0  # an Alertmanager ends an alert that it did not hear of for so long
@@ -40,7 +40,7 @@ class Alertmanager:
     async def send(self, message: Message, now_s: float) -> Delivery:
         """Post an alert; one that has ended is posted with its end."""
         if message.kind is MessageKind.ACKNOWLEDGE:
-            return ARRIVED  # it has silences of its own
+            return NEEDLESS  # it has silences of its own
         return await self.refresh([message.alert], now_s)
 
     async def refresh(self, alerts: Sequence[Alert], now_s: float) -> Delivery:
@@ -115,7 +115,7 @@ class Webhook:
     async def send(self, message: Message, now_s: float) -> Delivery:
         """Post one body of version 4."""
         if message.kind is MessageKind.ACKNOWLEDGE:
-            return ARRIVED  # the format has no word for it
+            return NEEDLESS
         body = _encode(self._body(message.alert))
         headers = _bearer(self._config.token_file)
         if self._config.secret_file is not None:

@@ -11,7 +11,8 @@ import msgspec
 from ingero.contract.episodes.episode import Episode
 from ingero.errors import ForeignFile, StoreError, TooLarge
 from ingero.files import read_regular, replace_file
-from ingero.fleet.episodes.book import MAX_BYTES, EpisodeBook
+from ingero.fleet.episodes.book import EpisodeBook
+from ingero.fleet.episodes.inputs import MAX_BYTES
 from ingero.fleet.episodes.segment import Segment
 
 SUFFIX: Final = ".episode"
@@ -58,10 +59,11 @@ class EpisodeFiles:
     async def settle(self) -> None:
         """Pack the segments that have ended, and write and delete files; all in a thread."""
         book = self._book
-        for segment in book.unpacked():
+        for segment in book.inputs.unpacked():
             segment.close(await asyncio.to_thread(segment.pack))
-        changed, removed = book.changed, book.removed
-        book.changed, book.removed = set(), set()
+        changed, removed = book.changed.copy(), book.removed.copy()
+        book.changed.clear()
+        book.removed.clear()
         if self._folder is None or not (changed or removed):
             return
         contents = {name: self._content(name) for name in changed if _NAME.fullmatch(name)}
@@ -85,7 +87,7 @@ class EpisodeFiles:
         episode = self._book.find(name)
         if episode is None:
             return b""
-        segments = self._book.segments_of(name)
+        segments = self._book.inputs.segments_of(name)
         packed = [segment.packed for segment in segments if segment.packed is not None]
         return msgspec.msgpack.encode(_Stored(episode, packed))
 

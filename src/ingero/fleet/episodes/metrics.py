@@ -8,16 +8,16 @@ from ingero.fleet.episodes.files import EpisodeFiles
 def episode_families(book: EpisodeBook, files: EpisodeFiles) -> list[Family]:
     """Return how many episodes and bytes are kept, and what was dropped."""
     dropped = {
-        "episode": book.counters.dropped_episodes,
-        "no_room": book.counters.dropped_no_room,
-        "too_large": book.counters.dropped_too_large,
+        "episode": book.inputs.counters.dropped_episodes,
+        "no_room": book.inputs.counters.dropped_no_room,
+        "too_large": book.inputs.counters.dropped_too_large,
     }
     return [
         gauge("ingero_fleet_episodes", "Episodes kept", [((), float(len(book.episodes)))]),
         gauge(
             "ingero_fleet_episode_inputs_bytes",
             "Size of the inputs kept to replay episodes",
-            [((), float(book.size_bytes))],
+            [((), float(book.inputs.size_bytes))],
         ),
         counter(
             "ingero_fleet_episode_inputs_dropped_total",

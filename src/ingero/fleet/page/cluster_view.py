@@ -22,7 +22,7 @@ from ingero.contract.silence import Silence
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.live.headline import ClusterFacts, make_headline
-from ingero.fleet.page.episodes import EpisodeLog
+from ingero.fleet.episodes.book import EpisodeBook
 from ingero.fleet.processor import Cluster
 from ingero.fleet.verdicts import VerdictService
 
@@ -55,7 +55,7 @@ class ClusterView:
     """Encodes one cluster; `delta` compares with the last call, and `snapshot` with nothing."""
 
     def __init__(
-        self, cluster: Cluster, verdicts: VerdictService, episodes: EpisodeLog, ttl_s: float
+        self, cluster: Cluster, verdicts: VerdictService, episodes: EpisodeBook, ttl_s: float
     ) -> None:
         self.cluster, self._verdicts = cluster, verdicts
         self._episodes, self._ttl_s = episodes, ttl_s
@@ -77,7 +77,9 @@ class ClusterView:
             cluster_id=self.cluster.name,
             at=now.unix_s,
             nodes=[self._node(name, roster.rows[name], ranks, now) for name in names],
-            episodes=self._episodes.since(-math.inf),
+            episodes=self._episodes.live_since(
+                self._episodes.live_ids(self.cluster.name, now.unix_s), -math.inf
+            ),
             **self._parts(now),
         )
         return encode_message(message) + b"\n"
@@ -95,7 +97,8 @@ class ClusterView:
         if gone:
             changes["gone"] = gone
         self._rows = dict(self.cluster.roster.rows)
-        episodes, ids = self._episodes.since(self._at_s), self._episodes.ids()
+        ids = self._episodes.live_ids(self.cluster.name, now.unix_s)
+        episodes = self._episodes.live_since(ids, self._at_s)
         if episodes:
             changes["episodes"] = episodes
         if dropped := sorted(self._episode_ids - ids):

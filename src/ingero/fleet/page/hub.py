@@ -1,6 +1,6 @@
 """The live streams of Fleet's page: every cluster is encoded once a tick, for all streams.
 
-Nothing is encoded while nobody watches; only the episodes of the last day are always kept.
+Nothing is encoded while nobody watches; only the last steps of ranks are always kept.
 """
 
 import asyncio
@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from ingero.contract.live import EpisodeAnswer, LiveTick, PeerNotBlamed, encode_message
-from ingero.contract.verdict import Verdict, VerdictState
+from ingero.contract.live import LiveTick, encode_message
 from ingero.core.live.strip import StepStrip
+from ingero.fleet.episodes.book import EpisodeBook
 from ingero.fleet.page.cluster_view import ClusterView, Moment
-from ingero.fleet.page.episodes import EpisodeLog
 from ingero.fleet.processor import FleetProcessor
 from ingero.fleet.verdicts import VerdictService
 from ingero.transport.bearer import Key
@@ -63,9 +62,10 @@ class LiveStream:
 class LiveHub:
     """All streams, and one view of each cluster that somebody watches."""
 
-    def __init__(self, processor: FleetProcessor, verdicts: VerdictService) -> None:
-        self._processor, self._verdicts = processor, verdicts
-        self._logs: dict[str, EpisodeLog] = {}
+    def __init__(
+        self, processor: FleetProcessor, verdicts: VerdictService, episodes: EpisodeBook
+    ) -> None:
+        self._processor, self._verdicts, self._episodes = processor, verdicts, episodes
         self._views: dict[str, ClusterView] = {}
         self._snapshots: dict[str, bytes] = {}  # of this tick
         self._strips: dict[str, StepStrip] = {}
@@ -138,9 +138,8 @@ class LiveHub:
                     self.sent_bytes += len(piece)
                     yield piece
 
-    def tick(self, changed: Iterable[tuple[str, Verdict]], now: Moment) -> None:
-        """Note what changed, and send every stream what is new."""
-        self._follow_episodes(changed, now)
+    def tick(self, now: Moment) -> None:
+        """Keep the steps of this tick, and send every stream what is new."""
         self._follow_steps()
         self._snapshots.clear()
         self._members.clear()
@@ -161,47 +160,10 @@ class LiveHub:
             lines += [self._job(name, stream.job, jobs, whole=False) for name in wanted]
             stream.put([*lines, self._tick_line(wanted)])
 
-    def why_not(self, cluster: str, episode: str) -> EpisodeAnswer | None:
-        """Return why nobody else is blamed, or was when the verdict fell; None if not known."""
-        log, found = self._logs.get(cluster), self._verdicts.clusters.get(cluster)
-        if log is None:
-            return None
-        for verdict in found.engine.current() if found else ():
-            if verdict.episode == episode and verdict.state is not VerdictState.FLEET_EVENT:
-                log.keep_peers(episode, self._not_blamed(cluster, verdict), self._now.unix_s)
-        return log.peers(episode)
-
-    def _not_blamed(self, cluster: str, verdict: Verdict) -> list[PeerNotBlamed]:
-        found = self._verdicts.clusters.get(cluster)
-        if found is None:
-            return []
-        return [
-            PeerNotBlamed(
-                node=peer.node,
-                rank=peer.rank,
-                excess=round(peer.excess, 5),
-                bars=round(peer.bars, 4),
-                reason=peer.reason,
-            )
-            for peer in found.engine.peer_reasons(verdict)
-        ]
-
     def close(self) -> None:
         """End every stream; clients connect again, with their token checked again."""
         for stream in self.streams:
             stream.close()
-
-    def _follow_episodes(self, changed: Iterable[tuple[str, Verdict]], now: Moment) -> None:
-        for cluster, verdict in changed:
-            log = self._logs.setdefault(cluster, EpisodeLog())
-            log.note([verdict], now.unix_s)
-            if verdict.state is VerdictState.STRAGGLER:
-                log.keep_peers(verdict.episode, self._not_blamed(cluster, verdict), now.unix_s)
-        for name, log in list(self._logs.items()):
-            found = self._verdicts.clusters.get(name)
-            log.tick(found.engine.current() if found else (), now.unix_s)
-            if not log.ids() and name not in self._processor.clusters:
-                del self._logs[name]
 
     def _follow_steps(self) -> None:
         clusters = self._verdicts.clusters
@@ -230,9 +192,8 @@ class LiveHub:
     def _view(self, name: str) -> ClusterView:
         cluster, view = self._processor.clusters[name], self._views.get(name)
         if view is None or view.cluster is not cluster:
-            log = self._logs.setdefault(name, EpisodeLog())
             ttl_s = self._processor.policy.ttl_s
-            view = self._views[name] = ClusterView(cluster, self._verdicts, log, ttl_s)
+            view = self._views[name] = ClusterView(cluster, self._verdicts, self._episodes, ttl_s)
             view.delta(self._now)  # from here on, only changes
         return view
 

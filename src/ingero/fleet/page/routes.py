@@ -1,4 +1,4 @@
-"""The page over HTTP: its files, the live stream, and answers about one node or episode."""
+"""The page over HTTP: its files, the live stream, and answers about one node."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 from ingero.contract.api_paths import (
     FLEET_AGENTS_PAGE,
     FLEET_EPISODE_PAGE,
-    FLEET_EPISODE_PEERS,
     FLEET_JOB_PAGE,
     FLEET_LIVE,
     FLEET_NODE,
@@ -69,22 +68,10 @@ def live_routes(
         compared = await asyncio.to_thread(beside_peers, found, health)  # decodes pushes
         return json_response(NodeAnswer(node_id=name, compared=compared))
 
-    async def episode(request: Request) -> Response:
-        cluster, name = _cluster(request), request.path_params["episode"]
-        if not key_of(request).may_see(cluster):
-            return error_response(not_allowed(cluster), HTTPStatus.FORBIDDEN)
-        found = hub.why_not(cluster, name)
-        if found is None:
-            return error_response(
-                f"Fleet knows no episode {name!r} of the last 24 hours", HTTPStatus.NOT_FOUND
-            )
-        return json_response(found)
-
     page = page_endpoint("index.html")
     return [
         Route(FLEET_LIVE, require_token(access, live, TokenScope.READ)),
         Route(FLEET_NODE, require_token(access, node, TokenScope.READ)),
-        Route(FLEET_EPISODE_PEERS, require_token(access, episode, TokenScope.READ)),
         Route(PAGE, page),
         Route(FLEET_AGENTS_PAGE, page),
         Route(FLEET_JOB_PAGE, page),

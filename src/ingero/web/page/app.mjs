@@ -63,7 +63,7 @@ function Screen({ at, go }) {
   if (at.kind === "agents") return html`<${Agents} live=${live} cluster=${at.cluster} />`;
   const Found = SCREENS[at.kind];
   if (!Found) return html`<${Now} live=${live} cluster=${at.cluster} go=${go} />`;
-  const view = viewOf(live, at);
+  const view = viewOf(live, at) ?? (at.kind === "episode" ? { cluster_id: at.cluster ?? "", at: live.at, episodes: new Map() } : null);  // an episode outlives its cluster
   if (!view) return html`<div role="status" class="headline not_sure"><h1>No node of ${at.cluster ? "cluster " + at.cluster : "any cluster"} pushes.</h1></div>`;
   return html`<${Found} key=${location.pathname} live=${live} view=${view} id=${at.id} />`;
 }

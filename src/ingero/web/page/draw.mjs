@@ -101,7 +101,7 @@ export function NodeMap({ view, slow, suspects, go }) {
         onClick=${(e) => { const i = at(e); if (i >= 0) go(link("node", rows[i][NODE.id], view.cluster_id)); }}></canvas>
     </div>
     <p class="pick small" aria-live="polite">${node ? html`<strong>${node[NODE.id]}</strong>: ${node[NODE.state] || "no score yet"}${node[NODE.score] == null ? "" : ", score " + node[NODE.score].toFixed(3)}${node[NODE.job] ? ", job " + node[NODE.job] : ""}` : html`<span class="dim">${rows.length} nodes; point at one, or use the arrow keys</span>`}</p>
-    <div class="legend"><span><i class="sw-active"></i>active, darker is healthier</span><span><i class="sw-slow"></i>slow (with a bar)</span><span><i class="sw-suspect"></i>suspected</span><span><i class="sw-silent"></i>silent</span><span><i class="sw-idle"></i>idle, calibrating or no score</span></div>`;
+    <div class="legend"><span><i class="sw-active"></i>active, the stronger the healthier</span><span><i class="sw-slow"></i>slow (with a bar)</span><span><i class="sw-suspect"></i>suspected</span><span><i class="sw-silent"></i>silent</span><span><i class="sw-idle"></i>idle, calibrating or no score</span></div>`;
 }
 
 // Ranks × steps: how much slower than the median of its step each rank was, in percent.
@@ -115,11 +115,10 @@ export function StepStrip({ steps, names }) {
     const width = Math.max(1, numbers.length * wide), height = rows * high;
     if (canvas.current.width !== width || canvas.current.height !== height) Object.assign(canvas.current, { width, height });
     const image = context.createImageData(width, height), pixels = new Uint32Array(image.data.buffer);
-    pixels.fill(pack(colour.empty));
-    const shades = Array.from({ length: 41 }, (_, i) => pack(mix(colour.bad, colour.card, i / 40)));
+    pixels.fill(pack(colour.card));
+    const unknown = pack(colour.empty), shades = Array.from({ length: 41 }, (_, i) => pack(mix(colour.bad, colour.card, i / 40)));
     numbers.forEach((step, x) => steps.columns.get(step).forEach((value, y) => {
-      if (value == null) return;
-      const shade = shades[Math.max(0, Math.min(40, Math.round(2 * value)))];
+      const shade = value == null ? unknown : shades[Math.max(0, Math.min(40, Math.round(2 * value)))];
       for (let line = y * high; line < (y + 1) * high - (high > 4 ? 1 : 0); line++) { const at = line * width + x * wide; pixels.fill(shade, at, at + wide); }
     }));
     context.putImageData(image, 0, 0);

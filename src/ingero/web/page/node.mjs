@@ -41,8 +41,8 @@ function Compared({ answer }) {
   if (!answer) return html`<p class="dim">asking …</p>`;
   if (answer.error) return html`<p role="alert">${answer.error}</p>`;
   if (!answer.compared.length) return html`<p class="dim">Nothing to compare: the node or its peers sent no signals lately.</p>`;
-  return html`<div class="wide"><table><thead><tr><th scope="col">signal</th><th scope="col" class="n">this node</th><th scope="col" class="n">median peer</th><th scope="col" class="n">differs by</th><th scope="col" class="n">peers</th></tr></thead>
-    <tbody>${answer.compared.map((each) => html`<tr key=${each.signal + each.rank}><th scope="row">${each.signal.replaceAll("_", " ")}${each.rank == null ? "" : html` <span class="dim">rank ${each.rank}</span>`}</th><td class="n">${text(each.own)}</td><td class="n">${text(each.median)}</td><td class=${"n" + (each.distance >= 4 ? " bigger" : "")}>${each.distance == null ? "–" : each.distance >= 4 ? `${each.distance.toFixed(0)} spreads` : "little"}</td><td class="n">${each.peers}</td></tr>`)}</tbody></table></div>
+  return html`<div class="wide"><table class="stack"><thead><tr><th scope="col">signal</th><th scope="col" class="n">this node</th><th scope="col" class="n">median peer</th><th scope="col" class="n">differs by</th><th scope="col" class="n">peers</th></tr></thead>
+    <tbody>${answer.compared.map((each) => html`<tr key=${each.signal + each.rank}><th scope="row">${each.signal.replaceAll("_", " ")}${each.rank == null ? "" : html` <span class="dim">rank ${each.rank}</span>`}</th><td class="n" data-label="this node">${text(each.own)}</td><td class="n" data-label="median peer">${text(each.median)}</td><td data-label="differs by" class=${"n" + (each.distance >= 4 ? " bigger" : "")}>${each.distance == null ? "–" : each.distance >= 4 ? `${each.distance.toFixed(0)} spreads` : "little"}</td><td class="n" data-label="peers">${each.peers}</td></tr>`)}</tbody></table></div>
     <p class="small dim">What differs most from the peers, in spreads of their values, comes first.</p>`;
 }
 

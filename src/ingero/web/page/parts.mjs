@@ -115,15 +115,17 @@ export function Verdicts({ view, verdicts }) {
       <td data-label="class">${v.class || "unknown"}</td>
       <td data-label="job loses" class="short">${lossOf(v)}${v.period ? html`<br />every ${v.period} steps` : ""}</td>
       <td data-label="since">${span(view.at - v.since)}</td>
-      <td data-label="cost">${v.usd_per_hour == null ? "–" : (v.at_most ? "≤ " : "") + dollars(v.usd_per_hour) + "/h"}</td>
+      <td data-label="cost" class="short">${v.usd_per_hour == null ? "–" : (v.at_most ? "≤ " : "") + dollars(v.usd_per_hour) + "/h"}</td>
       <td class="evidence">${v.cause && html`<strong>${v.cause}</strong><br />`}${v.collective && html`waited for at ${v.collective}<br />`}${v.link && html`link ${v.link}<br />`}${v.evidence}${v.next && html`<br />Next: ${said(v.next)}`}${v.silenced && html`<br /><span class="dim">silenced ${v.silenced}</span>`}</td>
       <td><div class="buttons"><a href=${link("episode", v.episode, id)}>episode</a><${Copy} text=${commandOf(v)} label="copy command" />${v.node && html`<${Silence} target=${v.node} cluster=${id} />`}</div></td>
     </tr>`)}</tbody></table></div>`;
 }
 
-const BAR_HOURS = 24;
-export function Timeline({ view, episodes, most = 15 }) {
-  const from = view.at - BAR_HOURS * HOUR, place = (at) => Math.max(0, Math.min(100, (100 * (at - from)) / (BAR_HOURS * HOUR)));
+const DAY = 24 * HOUR;
+
+// States of episodes along the time: of the last day, or of `from` to `to`.
+export function Timeline({ view, episodes, most = 15, from = view.at - DAY, to = view.at }) {
+  const place = (at) => Math.max(0, Math.min(100, (100 * (at - from)) / Math.max(1, to - from))), isDay = to - from >= DAY;
   const sorted = [...episodes].sort((a, b) => (b.until ?? Infinity) - (a.until ?? Infinity) || b.verdict.since - a.verdict.since);
   if (!sorted.length) return html`<p class="dim">No episode in the last 24 hours.</p>`;
   return html`<ul class="timeline">${sorted.slice(0, most).map((e) => html`<li key=${e.verdict.episode}>
@@ -132,7 +134,7 @@ export function Timeline({ view, episodes, most = 15 }) {
         const until = e.changes[i + 1]?.[0] ?? e.until ?? view.at;
         return c[1] !== "resolved" && html`<span class=${c[1]} style=${{ left: Math.min(99.5, place(i ? c[0] : e.verdict.since)) + "%", width: Math.max(0, place(until) - place(i ? c[0] : e.verdict.since)) + "%" }}></span>`;
       })}</span></li>`)}</ul>
-    <div class="axis" aria-hidden="true"><span></span><span>24 h ago</span><span>now</span></div>
+    <div class="axis" aria-hidden="true"><span></span><span>${isDay ? "24 h ago" : clock(from)}</span><span>${isDay ? "now" : clock(to)}</span></div>
     ${sorted.length > most && html`<p class="dim small">and ${sorted.length - most} more</p>`}`;
 }
 
@@ -140,7 +142,7 @@ export function Headline({ view, more }) {
   const line = view.summary.headline, title = more ? "h2" : "h1";
   return html`<div class=${"headline " + line.kind + (more ? " more" : "")} role="status">
     <${title}>${line.text}</${title}>
-    <p class="dim">${line.since != null && html`since ${span(view.at - line.since)}`}${line.next_step && html` · next: ${said(line.next_step)}`}${line.episode && html` · <a href=${link("episode", line.episode, view.cluster_id)}>why</a>`}</p>
+    <p class="dim">${line.since != null && html`for ${span(view.at - line.since)}`}${line.next_step && html` · next: ${said(line.next_step)}`}${line.episode && html` · <a href=${link("episode", line.episode, view.cluster_id)}>why</a>`}</p>
   </div>`;
 }
 
