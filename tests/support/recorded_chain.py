@@ -30,7 +30,7 @@ CHAIN = Chain(
 )
 
 
-def record(path: Path, node: str, detected_at_ns: int) -> None:
+def record(path: Path, node: str, detected_at_ns: int, chain: Chain = CHAIN) -> None:
     """Write what a recorder writes: slow calls with their stack, and the chain found in them."""
     with TraceDb(path, node) as db:
         number = stack_hash(FRAMES)
@@ -46,7 +46,7 @@ def record(path: Path, node: str, detected_at_ns: int) -> None:
             )
         db.write(
             [
-                (UPSERT_CHAIN, [chain_row(node, detected_at_ns, CHAIN)]),
-                (UPSERT_HISTORY, [history_row(node, detected_at_ns, CHAIN)]),
+                (UPSERT_CHAIN, [chain_row(node, detected_at_ns, chain)]),
+                (UPSERT_HISTORY, [history_row(node, detected_at_ns, chain)]),
             ]
         )

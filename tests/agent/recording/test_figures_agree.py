@@ -18,11 +18,15 @@ from ingero.agent.api.routes import NodeApi
 from ingero.agent.api.tools.context import AgentContext
 from ingero.agent.processes.info import ProcessCache, ProcessInfo
 from ingero.agent.recording.aggregator import CountedRow
+from ingero.agent.recording.app import TraceView
 from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.cli.commands.explain import command as explain
+from ingero.cli.show.trace import render_view
 from ingero.contract.events import op_name
+from ingero.core.durations import human_duration
 from ingero.core.recording.event_columns import EventColumns, columns_from_rows
 from ingero.core.recording.histogram import BUCKETS, FLOORS_NS, bucket_durations
+from ingero.core.recording.latency import OpSummary
 from ingero.core.recording.operations import bucket_percentiles, to_buckets
 from ingero.core.recording.row_selection import BOOTSTRAP_NS
 from ingero.storage.merge.merge import merge
@@ -83,9 +87,26 @@ def _record(path: Path, launches: list[int], syncs: list[int]) -> Figures:
             seen = np.tile(np.array([*launches, max(launches)], np.int64), second + 1)
             one.tick(at + SECOND, [_counted(pid, seen) for pid in PIDS], None)
         one.flush(BEGIN + 13 * SECOND, is_last=True)
-        return {
-            (op.pid, op_name(*op.key)): (op.count, op.p50_ns, op.p99_ns) for op in one.operations()
+        operations = one.operations()
+        assert _of_trace(operations) == {
+            (op.pid, op_name(*op.key)): (
+                str(op.count),
+                *map(human_duration, (op.p50_ns, op.p99_ns)),
+            )
+            for op in operations
         }
+        return {(op.pid, op_name(*op.key)): (op.count, op.p50_ns, op.p99_ns) for op in operations}
+
+
+def _of_trace(operations: list[OpSummary]) -> dict[tuple[int, str], tuple[str, ...]]:
+    """Return what the screen of `ingero trace` shows: count, p50 and p99."""
+    view = TraceView(
+        wall_s=12.0, sample=None, operations=operations, chains=[], processes={}, events=1,
+        stored=1, collectives=0, anomalies=0, losses={}, dropped_rows=0, failed_rows=0, state=None,
+        notes=(),
+    )  # fmt: skip
+    rows = [line.split() for line in render_view(view).splitlines() if line.startswith("  cuda")]
+    return {(int(pid), op): (count, p50, p99) for op, pid, count, p50, _, p99, *_ in rows}
 
 
 def _of_explain(path: Path) -> Figures:
