@@ -20,6 +20,7 @@ from ingero.contract.enrolment.messages import EnrolReply, EnrolRequest, RenewRe
 from ingero.core.enrolment import LOCAL_NAMES, revoked
 from ingero.errors import AuthError
 from ingero.fleet.app import FleetService
+from ingero.fleet.enrolment.routes import CHANGES_AT_ONCE
 from ingero.fleet.enrolment.service import EnrolmentService
 from ingero.transport.enrolment.authority import key_digest, new_key, signing_request
 
@@ -187,6 +188,22 @@ async def test_the_code_is_checked_before_the_body_and_wrong_ones_are_limited(
         assert audit.count("wrong code") == 20
         assert SECRET not in audit
         assert service.enrolment.file.path.stat().st_mode & 0o777 == 0o600  # type: ignore[union-attr]
+
+
+async def test_a_node_that_asks_again_and_again_leaves_room_for_others(folder: Path) -> None:
+    """Each answer is signed and written to disk, so that one node could keep all others out."""
+    add_secret(folder, SECRET, nodes=5)
+    async with fleet(folder) as service:
+        key = new_key()
+        found = [await join(service, asked("gpu-1", key)) for _ in range(CHANGES_AT_ONCE + 1)]
+        assert [status for status, _ in found] == [200] * CHANGES_AT_ONCE + [429]
+        assert b"this node asks too often; try again in" in found[-1][1]
+        token = msgspec.json.decode(found[-2][1], type=EnrolReply).token
+        renew = f"http://{service.addresses['threshold']}/api/v1/enrol/renew"
+        body = msgspec.json.encode(RenewRequest(signing_request(key, "gpu-1")))
+        assert (await post(renew, body, JSON | bearer(token)))[0] == 429
+        assert (await join(service, asked("gpu-2")))[0] == 200
+        assert await push(service, "gpu-1", token) == 200, "its pushes are not limited"
 
 
 async def test_a_name_that_is_taken_is_refused_with_what_to_do(folder: Path) -> None:

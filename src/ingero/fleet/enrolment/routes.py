@@ -31,6 +31,7 @@ from ingero.contract.enrolment.messages import (
     RenewReply,
     RenewRequest,
 )
+from ingero.core.enrolment import MAX_ENROLLED
 from ingero.errors import AuthError, StoreError, TooLarge
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import AUTHORIZATION, TokenScope, parse_bearer
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 WRONG_CODES_AT_ONCE: Final = 20  # from one address, then as many per minute
 MAX_AT_ONCE: Final = 64  # requests that are signed or wait for it
+CHANGES_AT_ONCE: Final = 10  # of one node: joining again and renewing; then as many per hour
 T = TypeVar("T")
 
 
@@ -62,6 +64,7 @@ class EnrolmentApi:
     ) -> None:
         self._service, self._push_port, self._access = service, push_port, access
         self._wrong = RateLimit(WRONG_CODES_AT_ONCE / 60, WRONG_CODES_AT_ONCE)
+        self._changes = RateLimit(CHANGES_AT_ONCE / 3600, CHANGES_AT_ONCE, MAX_ENROLLED)
         self._running = 0
 
     def routes(self) -> list[Route]:
@@ -89,6 +92,10 @@ class EnrolmentApi:
         asked = await _body(request, EnrolRequest)
         if isinstance(asked, Response):
             return asked
+
+        limited = self._limited(asked.node)
+        if limited is not None:
+            return limited
 
         async def answer() -> Response:
             try:
@@ -122,11 +129,24 @@ class EnrolmentApi:
         message = "this join code is not valid or has expired; `ingero fleet code` makes another"
         return denied_response(Denied(HTTPStatus.UNAUTHORIZED, message))
 
+    def _limited(self, node: str) -> Response | None:
+        """Refuse a node that asks again and again: each answer is signed and written to disk."""
+        wait_s = self._changes.take(node, time.monotonic())
+        if not wait_s:
+            return None
+        self._service.outcomes["limited"] += 1
+        after_s = int(wait_s) + 1
+        message = f"this node asks too often; try again in {after_s} s"
+        return denied_response(Denied(HTTPStatus.TOO_MANY_REQUESTS, message, after_s))
+
     async def renew(self, request: Request) -> Response:
         """Sign a new certificate for a node."""
         node = key_of(request).node
         if node is None:
             return _no_node()
+        limited = self._limited(node)
+        if limited is not None:
+            return limited
         asked = await _body(request, RenewRequest)
         if isinstance(asked, Response):
             return asked
