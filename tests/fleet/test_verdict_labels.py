@@ -5,6 +5,7 @@ from tests.support.verdict_pushes import own_time_push
 
 from ingero.config.ingero import AgentConfig
 from ingero.contract import names
+from ingero.contract.exposition import render
 from ingero.contract.otlp.values import (
     MetricsRequest,
     Resource,
@@ -15,6 +16,7 @@ from ingero.contract.otlp.values import (
 from ingero.contract.push.encode import identity_resource
 from ingero.contract.types import Identity
 from ingero.errors import ConfigError
+from ingero.fleet.verdict_metrics import job_families
 from ingero.fleet.verdicts import VerdictService
 
 
@@ -30,6 +32,21 @@ def test_labels_of_an_agent_reach_the_members_of_the_engine() -> None:
     service.take(request, "c", 1e6)
     (member,) = service.clusters["c"].engine.registry.members
     assert member.labels == (("rack", "r7"),)
+
+
+def test_gpu_and_pod_of_a_rank_are_labels_of_the_series_that_joins() -> None:
+    identity = Identity(node="n1", cluster="c", job="j", rank=0, gpu_uuid="GPU-7", pod="worker-0")
+    (pushed,) = own_time_push("n1", 0, 1, 500.0).resource_metrics
+    service = VerdictService()
+    for resource in (identity_resource(identity), identity_resource(Identity(node="n2", rank=1))):
+        part = ResourceMetrics(resource=resource, scope_metrics=pushed.scope_metrics)
+        service.take(MetricsRequest((part,)), "c", 1e6)
+    page = render(job_families(service)).decode()
+    assert (
+        'ingero_job_info{cluster_id="c",gpu_uuid="GPU-7",ingero_job="j",ingero_pod="worker-0",'
+        'node_id="n1",rank="0"} 1'
+    ) in page
+    assert 'gpu_uuid="",ingero_job="",ingero_pod="",node_id="n2",rank="1"' in page
 
 
 def test_labels_that_are_no_text_or_too_many_are_ignored() -> None:

@@ -21,6 +21,7 @@ class Gpu:
     ecc: tuple[int, int] | None = (0, 0)  # uncorrected, corrected
     pcie: tuple[int, int] | None = (16, 5)  # width, generation
     pids: tuple[int, ...] = ()
+    uuid: str = ""
 
 
 @dataclass
@@ -44,6 +45,9 @@ class RecordedNvml:
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return _known(self.gpus[handle].uuid or f"GPU-{handle}")
 
     def nvmlDeviceGetIndex(self, handle: int) -> int:
         return handle

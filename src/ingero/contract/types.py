@@ -45,6 +45,8 @@ class Identity:
     role: str | None = None
     provider: str | None = None
     gpu_model: str | None = None
+    gpu_uuid: str | None = None
+    pod: str | None = None
     labels: tuple[tuple[str, str], ...] = ()  # such as ("rack", "r7")
 
     def __post_init__(self) -> None:

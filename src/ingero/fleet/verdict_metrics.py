@@ -67,7 +67,9 @@ def job_families(verdicts: VerdictService) -> list[Family]:
                 (
                     (
                         ("cluster_id", member.cluster),
+                        ("gpu_uuid", member.gpu_uuid),
                         ("ingero_job", member.job or ""),
+                        ("ingero_pod", member.pod),
                         ("node_id", member.node),
                         ("rank", "" if member.rank is None else str(member.rank)),
                     ),

@@ -194,7 +194,7 @@ class VerdictService:
             return None
         key = (node, None if job is None else str(job), rank if isinstance(rank, int) else None)
         model, provider = resource.get(names.GPU_MODEL), resource.get(names.PROVIDER)
-        model = cut_label(model) if isinstance(model, str) else ""
+        model = _text(model)
         known = canonical_provider(provider) if isinstance(provider, str) else None
         gpus = resource.get(names.GPU_COUNT)
         from ingero.core.verdict.members import Member  # noqa: PLC0415 - as in `_new_cluster`
@@ -209,6 +209,8 @@ class VerdictService:
             source=found.source_of(key, measured),
             gpus=gpus if key[2] is None and isinstance(gpus, int) and gpus > 0 else 1,
             usd_per_gpu_hour=self.rates.find(known, model) if self.rates is not None else None,
+            gpu_uuid=_text(resource.get(names.GPU_UUID)),
+            pod=_text(resource.get(names.POD)),
             labels=_labels(resource),
         )
 
@@ -219,6 +221,10 @@ class VerdictService:
             if verdict.node:
                 by_node[verdict.node].append(verdict)
         return {(cluster, node): encode_verdicts(verdicts) for node, verdicts in by_node.items()}
+
+
+def _text(value: object) -> str:
+    return cut_label(value) if isinstance(value, str) else ""
 
 
 def _labels(resource: Mapping[str, object]) -> tuple[tuple[str, str], ...]:

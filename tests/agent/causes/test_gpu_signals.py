@@ -83,3 +83,14 @@ def test_the_gpu_of_a_process_is_where_the_driver_sees_it_else_that_of_its_local
 
 def test_without_a_driver_there_are_no_signals() -> None:
     assert GpuSignals(lambda: None).read(PID, 0, 0.0) == {}
+
+
+def test_the_gpu_of_a_rank_is_known_by_its_uuid() -> None:
+    """Where the driver sees the process, else by the local rank; one GPU needs neither."""
+    nvml = RecordedNvml([Gpu(), Gpu(pids=(PID,)), Gpu()])
+    gpus = GpuSignals(lambda: nvml)
+    assert gpus.uuid(PID, 0) == "GPU-1"
+    assert gpus.uuid(PID + 1, 2) == "GPU-2"
+    assert gpus.uuid(PID + 1, None) == ""
+    assert GpuSignals(lambda: RecordedNvml([Gpu()])).uuid(PID + 1, None) == "GPU-0"
+    assert GpuSignals(lambda: None).uuid(PID, 0) == ""

@@ -27,7 +27,7 @@ from ingero.agent.processes.flight_recorder import (
     request_dump,
     target_of,
 )
-from ingero.agent.processes.info import ProcessInfo, parse_environ, read_process
+from ingero.agent.processes.info import ProcessInfo, parse_environ, pod_of, read_process
 from ingero.agent.processes.maps import find_regions, parse_regions
 from ingero.agent.stacks.line_tables import line_of, line_of_310
 from ingero.agent.stacks.symbols import Symbolizer
@@ -191,3 +191,24 @@ def test_any_line_table_gives_a_line_or_none(table: bytes, first: int, at: int) 
 
 def test_process_that_never_was_is_empty() -> None:
     assert read_process(2**22 + 3) == ProcessInfo(2**22 + 3, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("environ", "pod"),
+    [
+        ({}, ""),
+        ({"HOSTNAME": "laptop"}, ""),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-7f9-x2x"}, "train-7f9-x2x"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": os.uname().nodename}, ""),
+        ({"POD_NAME": "worker-0", "HOSTNAME": "laptop"}, "worker-0"),
+        ({"POD_NAME": 'a"b\n', "MY_POD_NAME": "worker-1"}, "worker-1"),
+        ({"POD_NAME": "x" * 300}, ""),
+    ],
+)
+def test_a_pod_is_named_by_its_process(tmp_path: Path, environ: dict[str, str], pod: str) -> None:
+    """The host name of a pod that shares its node's network is that of the node."""
+    (tmp_path / "7").mkdir()
+    block = b"".join(f"{name}={value}\0".encode() for name, value in environ.items())
+    (tmp_path / "7" / "environ").write_bytes(block)
+    assert pod_of(7, tmp_path) == pod
+    assert pod_of(8, tmp_path) == ""

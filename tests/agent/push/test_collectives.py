@@ -12,7 +12,13 @@ from tests.support.ring_model import ModelRing
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.push.collective_feed import RankBatch, RingFeed, TableFeed, end_by_waits
-from ingero.agent.push.collectives import LiveCollectives, LivePolicy, choose_rows
+from ingero.agent.push.collectives import (
+    PLACE_AGAIN_S,
+    LiveCollectives,
+    LivePolicy,
+    RankPlace,
+    choose_rows,
+)
 from ingero.agent.push.metrics import _collective_families
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
@@ -32,7 +38,7 @@ class Feed:
     """Hands out what the test puts in."""
 
     def __init__(self) -> None:
-        self.lost, self.problem = 0, ""
+        self.lost, self.problem, self.pid = 0, "", 0
         self.waiting: list[list[CollectiveRecord]] = []
         self.closed = False
 
@@ -40,7 +46,8 @@ class Feed:
         batches, self.waiting = self.waiting, []
         return [
             RankBatch(
-                key=records[0].global_rank, job="j", rank=records[0].global_rank, world_size=8,
+                key=records[0].global_rank, pid=self.pid, job="j",
+                rank=records[0].global_rank, world_size=8,
                 collectives=from_records(records), pick=lambda rows,
                 r=records: [r[row] for row in rows.tolist()],
             )
@@ -430,3 +437,28 @@ def test_rings_are_read_in_the_folder_of_the_variable_and_left_to_the_recorder(
     assert feed.poll() == []
     feed.close()
     ring.close()
+
+
+def test_a_rank_says_where_it_runs_once_that_is_known() -> None:
+    """A process is seen before it uses its GPU; what is known is not asked again."""
+    asked: list[tuple[int, int | None]] = []
+
+    def place_of(pid: int, local_rank: int | None) -> RankPlace:
+        asked.append((pid, local_rank))
+        return RankPlace("GPU-7" if len(asked) > 1 else "", "worker-0")
+
+    node = Node()
+    node.live._place_of = place_of
+    node.second([record(seq) for seq in range(60)])
+    assert asked == [], "without a process there is nobody to ask about"
+    node.feed.pid = 42
+    for second in range(4):
+        first = 60 + 8 * second
+        now_s = PLACE_AGAIN_S * (second // 2) + second
+        node.second([record(seq) for seq in range(first, first + 8)], now_s=now_s)
+    found = [each.resource for each in node.fleet.measured()]
+    assert [(r.get(names.GPU_UUID), r.get(names.POD)) for r in found] == [
+        (None, "worker-0"), (None, "worker-0"), ("GPU-7", "worker-0"),
+        ("GPU-7", "worker-0"),
+    ]  # fmt: skip
+    assert asked == [(42, None)] * 2

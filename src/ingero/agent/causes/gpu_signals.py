@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ingero.agent.host.deadline import DRIVER_S, Deadline
 from ingero.agent.processes.info import read_environ
@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 XID_KEPT_S: Final = 600.0  # an error of the driver explains a slow rank for this long
 MAX_EVENTS: Final = 64  # that are read at once
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+Answer = TypeVar("Answer")
 
 
 def start_nvml() -> Any:
@@ -49,24 +50,42 @@ class GpuSignals:
 
         They are empty, too, while the driver does not answer, which is logged once.
         """
+        return self._asked(lambda: self._read(pid, local_rank, now_s)) or {}
+
+    def uuid(self, pid: int, local_rank: int | None) -> str:
+        """Return the UUID of the GPU of a process; empty where it is not known."""
+        return self._asked(lambda: self._uuid(pid, local_rank)) or ""
+
+    def _asked(self, question: Callable[[], Answer]) -> Answer | None:
+        """Return what the driver answers; None while it does not, which is logged once."""
         with self._lock:
             try:
-                found = self._deadline.call(lambda: self._opened(pid, local_rank, now_s))
+                found = self._deadline.call(lambda: self._opened(question))
             except Unavailable as error:
                 if not self._problem:
                     log.warning("gpu_driver_silent", extra={"problem": str(error)})
                 self._problem = str(error)
-                return {}
+                return None
             if self._problem:
                 log.info("gpu_driver_back")
             self._problem = ""
             return found
 
-    def _opened(self, pid: int, local_rank: int | None, now_s: float) -> dict[Signal, float]:
+    def _opened(self, question: Callable[[], Answer]) -> Answer:
         if not self._is_started:
             self._open()
             self._is_started = True
-        return self._read(pid, local_rank, now_s)
+        return question()
+
+    def _uuid(self, pid: int, local_rank: int | None) -> str:
+        index = self._gpu_of(pid, local_rank)
+        if index is None:
+            return ""
+        try:
+            found = self._nvml.nvmlDeviceGetUUID(self._handles[index])
+        except self._nvml.NVMLError:
+            return ""
+        return found.decode() if isinstance(found, bytes) else str(found)
 
     def _read(self, pid: int, local_rank: int | None, now_s: float) -> dict[Signal, float]:
         index = self._gpu_of(pid, local_rank)

@@ -1,6 +1,7 @@
 """Name, rank and container of a traced process, from /proc; empty values when it is gone."""
 
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ MAX_JOB_BYTES = 253  # as every identity that is pushed
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+# how manifests name the downward API's metadata.name
+POD_VARIABLES = ("POD_NAME", "K8S_POD_NAME", "KUBERNETES_POD_NAME", "MY_POD_NAME")
+_IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"  # set by the kubelet in every container
+_POD = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 # torchrun without an id sets "none"
 JOB_VARIABLES = (
     "INGERO_JOB_ID",
@@ -98,6 +103,18 @@ def parse_environ(block: bytes) -> dict[str, str]:
         if equals:
             found.setdefault(name.decode(errors="replace"), value.decode(errors="replace"))
     return found
+
+
+def pod_of(pid: int, proc: Path = PROC) -> str:
+    """Return the name of the pod that a process runs in; empty where it is not known.
+
+    In a pod the host name is that of the pod, except where it shares the network of its node.
+    """
+    environ = read_environ(pid, proc)
+    names = [environ.get(name, "") for name in POD_VARIABLES]
+    if _IN_KUBERNETES in environ and environ.get("HOSTNAME") != os.uname().nodename:
+        names.append(environ.get("HOSTNAME", ""))
+    return next((name for name in names if _POD.fullmatch(name)), "")
 
 
 class ProcessCache:

@@ -18,10 +18,11 @@ from ingero.agent.engines.watch import EngineWatch
 from ingero.agent.host import identity as who
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.sockets import own_socket
+from ingero.agent.processes.info import pod_of
 from ingero.agent.push.cause_metrics import cause_families, chain_families
 from ingero.agent.push.chains import ChainReports
 from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
-from ingero.agent.push.collectives import LiveCollectives
+from ingero.agent.push.collectives import LiveCollectives, RankPlace
 from ingero.agent.push.connect import Connections
 from ingero.agent.push.engines import EngineFeed, engine_families, watch_engines
 from ingero.agent.push.loop import SHUTDOWN_TIMEOUT_S, LoopSettings, PushLoop
@@ -159,8 +160,9 @@ class Agent:
             return
         loop.lost = lambda: sum(feed.lost for feed in feeds)
         client: PushClient = self._another_client(opened)
+        gpus = GpuSignals()
         if self.config.signals.causes:
-            self.causes = CauseWatch(client, self.identity, GpuSignals())
+            self.causes = CauseWatch(client, self.identity, gpus)
             feeds = watched(feeds, self.causes, self.identity.job)
             client = AskedClient(client, self.causes)
             opened.push_async_callback(_end, asyncio.create_task(self.causes.run(stop)))
@@ -170,6 +172,7 @@ class Agent:
             self.identity,
             loop.reporter.receive,
             lambda: self.options.gpu_model or _gpu_model(),
+            lambda pid, local_rank: RankPlace(gpus.uuid(pid, local_rank), pod_of(pid)),
         )
         opened.push_async_callback(_end, asyncio.create_task(self.collectives.run(stop)))
 

@@ -46,6 +46,7 @@ JOB_COLLECTIVES_PER_S: Final = 8_192.0  # of all ranks of a job together
 POINTS_PER_REQUEST: Final = 2_000
 MAX_PROBLEMS: Final = 100
 FORGET_S: Final = 300.0
+PLACE_AGAIN_S: Final = 60.0  # a process may be seen before it uses its GPU
 MAX_PAUSE_S: Final = 300.0
 MAX_BACKOFF_S: Final = 8.0  # after failures in a row; Fleet may still be busy with what it was sent
 
@@ -66,6 +67,14 @@ class Client(Protocol):
     async def push(self, request: MetricsRequest) -> PushReply: ...
 
 
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """The GPU and the pod of a rank, as others call them; empty where not known."""
+
+    gpu_uuid: str = ""
+    pod: str = ""
+
+
 @dataclass(slots=True)
 class _Rank:
     sample: StepSample
@@ -76,6 +85,8 @@ class _Rank:
     widest: tuple[int, int] = (0, 0)  # size of the largest communicator, and the rank in it
     seen_s: float = 0.0
     who: tuple[str | None, int | None] = (None, None)  # job and rank
+    place: RankPlace = field(default_factory=RankPlace)
+    place_due_s: float = -math.inf  # when it is looked up again
     is_timed: bool = False  # with the clock of the GPU
 
 
@@ -92,6 +103,7 @@ class LiveCollectives:
         identity: Identity,
         on_verdicts: Callable[[Sequence[Verdict]], None],
         gpu_model: Callable[[], str | None] = lambda: None,
+        place_of: Callable[[int, int | None], RankPlace] = lambda pid, local_rank: RankPlace(),
         policy: LivePolicy = LivePolicy(),  # noqa: B008 - frozen
     ) -> None:
         self.policy = policy
@@ -99,7 +111,7 @@ class LiveCollectives:
         self.feeds = feeds
         self.ranks: dict[Hashable, _Rank] = {}
         self._client, self._identity, self._on_verdicts = client, identity, on_verdicts
-        self._gpu_model = gpu_model
+        self._gpu_model, self._place_of = gpu_model, place_of
         self._queue: deque[RankReport] = deque()
         self._not_before_s = 0.0
         self._failures = 0  # in a row
@@ -248,6 +260,7 @@ class LiveCollectives:
             rank = self.ranks[batch.key] = _Rank(StepSample(self.policy.collectives_per_s))
         rank.seen_s = now_s
         rank.who, rank.is_timed = (batch.job, batch.rank), batch.source is CollectiveSource.PLUGIN
+        self._follow_place(rank, batch, now_s)
         rows = batch.collectives
         self.counters.records[str(batch.source)] += len(rows)
         self._count(batch)
@@ -275,8 +288,16 @@ class LiveCollectives:
             rank=batch.rank if batch.rank is not None else rank.widest[1],
             local_rank=batch.local_rank,
             world_size=world_size,
+            gpu_uuid=rank.place.gpu_uuid or None,
+            pod=rank.place.pod or None,
         )
         return RankReport(identity, _own_times(points, batch.source), tuple(records))
+
+    def _follow_place(self, rank: _Rank, batch: RankBatch, now_s: float) -> None:
+        """Look up where a rank runs, until its GPU is known."""
+        if batch.pid and not rank.place.gpu_uuid and now_s >= rank.place_due_s:
+            rank.place_due_s = now_s + PLACE_AGAIN_S
+            rank.place = self._place_of(batch.pid, batch.local_rank)
 
 
 def _sample(rank: _Rank, batch: RankBatch, finished: FinishedSteps) -> list[CollectiveRecord]:

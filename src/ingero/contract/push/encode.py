@@ -132,6 +132,8 @@ def identity_resource(identity: Identity) -> Resource:
         names.JOB_ID: identity.job,
         names.ROLE: identity.role,
         names.GPU_MODEL: identity.gpu_model,
+        names.GPU_UUID: identity.gpu_uuid,
+        names.POD: identity.pod,
         names.PROVIDER: identity.provider,
     }
     values |= {f"{names.LABEL_PREFIX}{key}": value for key, value in identity.labels}

@@ -30,6 +30,8 @@ class Member:
     source: str = ""  # of its own times; each source measures something else
     gpus: int = 1
     usd_per_gpu_hour: float | None = None
+    gpu_uuid: str = ""  # told to others, and never compared
+    pod: str = ""
     labels: tuple[tuple[str, str], ...] = ()  # such as ("rack", "r7")
 
     @property
