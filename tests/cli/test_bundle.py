@@ -8,11 +8,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.cli.bundle import REMOVED, clean, redacted
+from ingero.cli.bundle import REMOVED, clean, collect, redacted
 from ingero.cli.dispatch import run
 
 TOKEN = "feedc0de" * 8
 CODE = "ij1_" + "A" * 64
+LISTED, HOOK, CHAT = "a11ce" * 8, "T000/B000/" + "x" * 24, "123456:bot-of-the-team"
 
 
 def test_a_bundle_has_everything_and_no_secret(
@@ -28,10 +29,21 @@ def test_a_bundle_has_everything_and_no_secret(
         f"alerter:\n  pagerduty: {{routing_key: {TOKEN}}}\n"
     )
     fleet = tmp_path / "fleet.yaml"
-    fleet.write_text(f"alerts: {{targets: {{webhook: {{url: 'https://a:b@h/{CODE}'}}}}}}\n")
+    tokens, urls = tmp_path / "tokens", tmp_path / "urls"
+    tokens.write_text(f"- {{key_name: a, token: {LISTED}}}\n- {{key_name: b, token: other}}\n")
+    urls.write_text(f"# chat\ntgram://{CHAT}/42\n")
+    fleet.write_text(
+        f"alerts: {{targets: {{webhook: {{url: 'https://a:b@h/{CODE}'}}, "
+        f"slack: {{url: 'https://hooks.example/services/{HOOK}'}}, apprise: {{urls_file: {urls}}}"
+        f"}}}}\nextensions: {{ingero_threshold: {{token_file: {tokens}}}}}\n"
+    )
     logs = tmp_path / ".ingero" / "up"
     logs.mkdir(parents=True)
     (logs / "fleet.log").write_text(f"push with {TOKEN} and {CODE}\n")
+    (logs / "alerts.log").write_text(f"{LISTED}, https://hooks.example/services/{HOOK}, {CHAT}\n")
+    shadow = tmp_path / "shadow"
+    shadow.write_text("root:hash")
+    (logs / "linked.log").symlink_to(shadow)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("INGERO_CONFIG", str(config))
     monkeypatch.setenv("INGERO_RUNTIME_DIR", str(tmp_path / "run"))
@@ -46,7 +58,10 @@ def test_a_bundle_has_everything_and_no_secret(
             texts[member.name.partition("/")[2]] = content.read().decode()
     for name, text in texts.items():
         assert TOKEN not in text, name
-        assert CODE not in text, name
+        for secret in (CODE, LISTED, HOOK, CHAT, "root:hash"):
+            assert secret not in text, name
+    assert texts["logs/up-alerts.log"] == f"{REMOVED}, https://hooks.example/{REMOVED}, {REMOVED}\n"
+    assert texts["logs/up-linked.log"].startswith("not available: ")
     assert "numpy" in texts["versions.txt"]
     assert "privileges" in texts["checks.json"]
     assert yaml.safe_load(texts["ingero.yaml"])["fleet"]["token_file"] == str(token)
@@ -63,3 +78,15 @@ def test_values_of_secret_settings_are_removed(name: str, value: str) -> None:
 
 def test_credentials_in_addresses_are_removed() -> None:
     assert clean("see https://me:pw@host/x", []) == f"see https://{REMOVED}@host/x"
+
+
+def test_a_configuration_that_is_no_yaml_is_not_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the error of the parser reads the line, too."""
+    config = tmp_path / "ingero.yaml"
+    config.write_text(f'fleet:\n  headers:\n    key: "{TOKEN}\n')
+    monkeypatch.setenv("INGERO_CONFIG", str(config))
+    texts = dict(collect(None))
+    assert texts["ingero.yaml"].startswith("not available: no valid YAML, line ")
+    assert not [name for name, text in texts.items() if TOKEN in text]

@@ -22,10 +22,10 @@ from ingero.agent.service.health import SOCKET_NAME, ask_agent
 from ingero.children.output import output_of
 from ingero.cli.fleet_options import fleet_client
 from ingero.compiled import describe_parts
-from ingero.config.ingero import find_config, load_ingero
+from ingero.config.ingero import find_config
 from ingero.contract.api_paths import FLEET_EPISODES, FLEET_STATUS, HEALTHZ, PROMETHEUS
 from ingero.errors import IngeroError
-from ingero.files import read_regular
+from ingero.files import open_regular, read_regular
 from ingero.storage.caller import home
 
 MAX_TEXT_BYTES: Final = 4 << 20
@@ -38,13 +38,15 @@ UNITS: Final = ("ingero-agent", "ingero-fleet", "ingero-echo")
 _SECRET: Final = re.compile(
     r"(token|secret|password|passwd|routing_key|api_key|authorization)$", re.I
 )
+_SECRET_FILE: Final = re.compile(r"(token|secret|password|routing_key|urls)_file$", re.I)
+_PATH: Final = re.compile(r"^\w+://[^/?]+[/?]?")  # what comes before the path of an address
 _CREDENTIALS: Final = re.compile(r"(\w+://)[^/@\s]+@")
 _CODE: Final = re.compile(r"ij1_[A-Za-z0-9_-]{64}")
 
 
 def collect(fleet_config: Path | None) -> Iterator[tuple[str, str]]:
     """Yield name and text of each file of a bundle."""
-    secrets = known_secrets()
+    secrets = known_secrets(fleet_config)
     parts: dict[str, Callable[[], str]] = {
         "versions.txt": versions,
         "checks.json": _checks,
@@ -60,24 +62,58 @@ def collect(fleet_config: Path | None) -> Iterator[tuple[str, str]]:
     for name, part in parts.items():
         try:
             text = part()
-        except (IngeroError, OSError, ValueError, yaml.YAMLError) as error:
+        except yaml.YAMLError as error:  # its text quotes the line, which may hold a secret
+            place = getattr(error, "problem_mark", None)
+            text = f"not available: no valid YAML{f', line {place.line + 1}' if place else ''}\n"
+        except (IngeroError, OSError, ValueError) as error:
             text = f"not available: {error}\n"
         yield name, clean(text[:MAX_TEXT_BYTES], secrets)
 
 
-def known_secrets() -> list[str]:
+def known_secrets(fleet_config: Path | None = None) -> list[str]:
     """Return the secrets that this machine is configured with, to be removed wherever they are."""
     found = [value for name, value in os.environ.items() if _SECRET.search(name)]
-    try:
-        config = load_ingero()
-    except IngeroError:
-        return [value for value in found if len(value) >= 8]
-    for file in (config.fleet.token_file, config.agent.api.token_file):
+    for path in (find_config(), fleet_config):
         try:
-            found.append(read_regular(file, 1 << 20).decode().strip() if file else "")
-        except (IngeroError, OSError, UnicodeDecodeError):
+            document = yaml.safe_load(read_regular(path, MAX_TEXT_BYTES)) if path else None
+        except (IngeroError, OSError, ValueError, yaml.YAMLError):
             continue
-    return [value for value in found if len(value) >= 8]
+        for name, value in _settings(document):
+            if _SECRET_FILE.search(name):
+                found += _secrets_of(Path(value))
+            elif _SECRET.search(name):
+                found.append(value)
+            elif name == "url" and _PATH.search(value):  # that of a webhook is its secret
+                found.append(_PATH.sub("", value, count=1))
+    return sorted({value for value in found if len(value) >= 8}, key=len, reverse=True)
+
+
+def _settings(document: Any) -> Iterator[tuple[str, str]]:
+    """Yield name and value of every setting with a text."""
+    if isinstance(document, list):
+        for each in document:
+            yield from _settings(each)
+    elif isinstance(document, dict):
+        for name, value in document.items():
+            if isinstance(value, str):
+                yield str(name), value
+            else:
+                yield from _settings(value)
+
+
+def _secrets_of(path: Path) -> list[str]:
+    """Return the secrets in a file: lines and parts of addresses, or the tokens of a list."""
+    try:
+        text = read_regular(path, 1 << 20).decode()
+        listed = yaml.safe_load(text)
+    except (IngeroError, OSError, ValueError):
+        return []
+    except yaml.YAMLError:
+        listed = None
+    if isinstance(listed, list):
+        return [str(each.get("token", "")) for each in listed if isinstance(each, dict)]
+    lines = [line.strip() for line in text.splitlines()]
+    return [part for line in lines for part in (line, *re.split("[/?&]+", line))]
 
 
 def clean(text: str, secrets: list[str]) -> str:
@@ -147,6 +183,8 @@ def _up_logs() -> list[Path]:
 
 
 def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - MAX_LOG_BYTES, 0))
+    # not through a link: under sudo, that would be a file of somebody else
+    descriptor, status = open_regular(str(path))
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(status.st_size - MAX_LOG_BYTES, 0))
         return file.read(MAX_LOG_BYTES).decode(errors="replace")
