@@ -119,7 +119,7 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
         # A part of the text may come from a peer.
         lines = [printable(line) for line in f"{name}: {error}".splitlines()]
         print(*lines, sep="\n", file=sys.stderr)
-        return failed_status(command)
+        return failed_status(command, error)
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(str(error.name).partition(".")[0])
         if extra is None:
@@ -128,7 +128,7 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
             f"{name}: needs {error.name}; install it with `{install_command(extra)}`",
             file=sys.stderr,
         )
-        return failed_status(command)
+        return failed_status(command, error)
     except OSError as error:
         if error.filename is None:
             raise
@@ -136,5 +136,5 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
             f"{name}: cannot use {printable(error.filename)}: {error.strerror}; name another path",
             file=sys.stderr,
         )
-        return failed_status(command)
+        return failed_status(command, error)
     return status if isinstance(status, int) else FINE

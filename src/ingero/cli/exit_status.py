@@ -4,6 +4,8 @@ from typing import Final
 
 import click
 
+from ingero.errors import ConfigError
+
 FINE: Final = 0
 SLOW: Final = 1  # for commands that answer whether somebody is slow
 FAILED: Final = 1  # for all other commands
@@ -12,11 +14,14 @@ CANNOT_TELL: Final = 3
 
 
 class Question(click.Command):
-    """A command that answers whether somebody is slow; when it fails, it cannot tell."""
+    """A command that answers whether somebody is slow.
 
-    failed_status = CANNOT_TELL
+    When it fails it cannot tell, except where what it was told makes no sense.
+    """
 
 
-def failed_status(command: click.Command) -> int:
+def failed_status(command: click.Command, error: Exception) -> int:
     """Return the exit status of a command that ends with an error."""
-    return getattr(command, "failed_status", FAILED)
+    if not isinstance(command, Question):
+        return FAILED
+    return USAGE if isinstance(error, ConfigError) else CANNOT_TELL

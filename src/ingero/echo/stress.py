@@ -19,6 +19,7 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import ConfigError, Unavailable
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning
+from ingero.transport.connect import NO_TLS, is_plaintext
 from ingero.transport.otlp.server_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context
 
@@ -225,6 +226,8 @@ class HttpSender:
                     raise Unavailable(f"HTTP {reply.status}: {text}")
                 return int(reply.headers.get(names.SEQUENCE_HEADER, 0))
         except (aiohttp.ClientError, TimeoutError) as error:
+            if is_plaintext(error):
+                raise Unavailable(NO_TLS) from None
             raise Unavailable(f"{type(error).__name__}: {error}") from None
 
     async def close(self) -> None:

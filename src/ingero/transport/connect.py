@@ -2,10 +2,13 @@
 
 import http.client
 import ssl
+from typing import Final
 from urllib.parse import urlsplit
 
 from ingero.errors import ConfigError
 from ingero.transport.tls import ClientTls, client_context
+
+NO_TLS: Final = "the server there does not use TLS; write http://, or is it another port?"
 
 
 def connection_to(
@@ -28,13 +31,19 @@ def connection_to(
     return http.client.HTTPSConnection(host, port or https_port, timeout=timeout_s, context=context)
 
 
-def failure_text(url: str, error: Exception, otherwise: str) -> str:
-    """Return what went wrong and what to do: the right scheme, or else `otherwise`."""
-    if isinstance(error, ssl.SSLError) and error.reason in (
+def is_plaintext(error: Exception) -> bool:
+    """Return whether TLS failed because the server answers without it."""
+    cause = getattr(error, "os_error", error)  # aiohttp keeps the error of the handshake there
+    return isinstance(cause, ssl.SSLError) and cause.reason in (
         "WRONG_VERSION_NUMBER",
         "RECORD_LAYER_FAILURE",
-    ):
-        return "the server there does not use TLS; write http://, or is it another port?"
+    )
+
+
+def failure_text(url: str, error: Exception, otherwise: str) -> str:
+    """Return what went wrong and what to do: the right scheme, or else `otherwise`."""
+    if is_plaintext(error):
+        return NO_TLS
     if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError) and url.startswith(
         "http://"
     ):

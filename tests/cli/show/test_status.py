@@ -84,6 +84,12 @@ ALONE = replace(NODE, mode="local-baseline")
             [replace(CALM, quorum_met=False)], 3, "not sure: nothing to compare yet", id="no-quorum"
         ),
         pytest.param(
+            [replace(CALM, quorum_met=False, nodes=[replace(NODE, state="calibrating")])],
+            3,
+            "while a recorder (`ingero trace`",
+            id="no-recorder",
+        ),
+        pytest.param(
             [replace(CALM, quorum_met=False, nodes=[ALONE])], 0, "nobody is slow", id="judges-alone"
         ),
         pytest.param(

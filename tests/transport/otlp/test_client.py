@@ -23,6 +23,7 @@ from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError
 from ingero.transport.bearer import RotatingToken
+from ingero.transport.connect import NO_TLS
 from ingero.transport.endpoint import Protocol, parse_endpoint
 from ingero.transport.otlp.client import ClientOptions, HttpPush, PushReply, parse_retry_after
 from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush
@@ -296,6 +297,12 @@ async def poll(answer: Answer, interval_s: float = 1.0) -> PollReply:
 )
 async def test_polls(answer: Answer, expected: PollReply) -> None:
     assert await poll(answer) == expected
+
+
+async def test_tls_to_a_plaintext_listener_is_not_called_a_matter_of_certificates() -> None:
+    async with scripted_fleet() as fleet, pushing(fleet.url.replace("http:", "https:")) as client:
+        reply = await client.push(REQUEST, retry=False)
+    assert (reply.outcome, reply.detail) == (PushOutcome.TRANSPORT, NO_TLS)
 
 
 @pytest.mark.parametrize(

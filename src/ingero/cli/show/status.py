@@ -7,11 +7,13 @@ from ingero.cli.exit_status import CANNOT_TELL, FINE, SLOW
 from ingero.cli.show.table import coloured, printable, render_table
 from ingero.cli.show.verdicts import ago, verdict_table
 from ingero.contract.fleet_api import ClusterStatus, IdleGpus, NodeStatus
-from ingero.contract.types import DetectionMode
+from ingero.contract.types import DetectionMode, NodeState
 from ingero.contract.verdict import VerdictState
 
-HOW_TO_PUSH = (
-    "an agent (`ingero fleet-push`) pushes only while a recorder (`ingero trace`) runs too"
+HOW_TO_PUSH = "start `ingero agent`, or `ingero fleet-push` beside a recorder (`ingero trace`)"
+CALIBRATING = (
+    "every node is still calibrating: that takes some minutes of GPU work, which an agent sees "
+    "only while a recorder (`ingero trace`, a part of `ingero agent`) runs beside it"
 )
 
 
@@ -70,7 +72,8 @@ def doubt(cluster: ClusterStatus[NodeStatus]) -> str:
         return f"no node pushes; {HOW_TO_PUSH}"
     is_judged_alone = any(node.mode == DetectionMode.LOCAL_BASELINE for node in live)
     if not (cluster.quorum_met or cluster.ranks.judged or is_judged_alone):
-        return "nothing to compare yet"
+        is_young = all(node.state == NodeState.CALIBRATING for node in live)
+        return CALIBRATING if is_young else "nothing to compare yet"
     if any(v.state is VerdictState.NOT_SURE and not v.silenced for v in cluster.verdicts):
         return "the verdict above says why"
     return ""

@@ -26,6 +26,7 @@ from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError, MalformedPush
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning
+from ingero.transport.connect import NO_TLS, is_plaintext
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.endpoint import Protocol as Wire
 
@@ -157,6 +158,8 @@ class HttpPush:
                 reply = await read_reply_beginning(response, MAX_REPLY_BYTES + 1)
                 return _http_reply(response.status, response.headers, reply, encoding)
         except (aiohttp.ClientSSLError, ssl.SSLError) as error:
+            if is_plaintext(error):
+                return PushReply(outcome=PushOutcome.TRANSPORT, detail=NO_TLS)
             return PushReply(outcome=PushOutcome.AUTH, detail=f"TLS: {error}")
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return PushReply(
