@@ -59,6 +59,7 @@ class Noise:
     step_host: float = 0.0
     wander: float = 0.0
     eager_sends: bool = False  # a send ends without its receiver
+    early_ends: bool = False  # sends and receives are recorded without the wait for their data
 
 
 class _Dice:
@@ -280,6 +281,9 @@ class _Engine:
         start = np.array([pending.enqueued[rank] for rank, _, _, pending in rows])
         arrived = np.array([pending.arrived[rank] for rank, _, _, pending in rows])
         is_pair = np.array([call.op in PAIRWISE for _, _, call, _ in rows])
+        if self._noise.early_ends:
+            spent = np.array([pending.spent for *_, pending in rows])
+            end = np.where(is_pair, np.minimum(end, arrived + spent), end)
         peer = [call.members.index(call.peer) if call.peer >= 0 else -1 for _, _, call, _ in rows]
         return from_columns(
             {

@@ -119,9 +119,9 @@ def test_a_worker_is_not_part_of_what_it_is_compared_with() -> None:
 
 
 def test_a_worker_that_is_never_slow_has_no_heavy_stretch() -> None:
-    assert spells._heaviest(np.full(6, -0.1)) == (0, 0)
-    assert spells._heaviest(np.full(6, np.nan)) == (0, 0)
-    assert spells._heaviest(np.array([-0.1, 0.5, 0.5, np.nan, 0.5, -0.1])) == (1, 5)
+    assert spells._heaviest(np.full(6, -0.1), 0.0075) == (0, 0)
+    assert spells._heaviest(np.full(6, np.nan), 0.0075) == (0, 0)
+    assert spells._heaviest(np.array([-0.1, 0.5, 0.5, np.nan, 0.5, -0.1]), 0.0075) == (1, 5)
 
 
 # --- suspects

@@ -86,8 +86,9 @@ def test_ten_seconds_of_long_steps_last() -> None:
     assert [(each.begin, each.end) for each in find_spells(slow)[1]] == [(900, 1000)]
 
 
-def test_an_excess_of_half_the_least_effect_ends_a_stretch() -> None:
-    for factor, begin in ((np.exp(0.0076), 100), (np.exp(0.0074), 400)):
+def test_steps_that_are_not_half_as_slow_as_the_rest_are_not_of_the_stretch() -> None:
+    """A spell of 0.182 (the logarithm of 1.2) begins where the excess is half of that."""
+    for factor, begin in ((np.exp(0.093), 100), (np.exp(0.089), 400)):
         own = job(1000, {3: (400, 800, 1.2)})
         own[3, 100:400] = 2 * factor
         assert stretches(own) == [(3, begin, 800)]

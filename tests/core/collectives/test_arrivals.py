@@ -6,7 +6,7 @@ import pytest
 from ingero.core.collectives.arrivals import charge_steps, measure_arrivals
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.matching import match_collectives
-from ingero.core.collectives.point_to_point import number_point_to_point
+from ingero.core.collectives.pairs.numbers import number_point_to_point
 
 MS = 1_000_000
 OPS = ("AllReduce", "Send", "Recv")

@@ -101,3 +101,17 @@ def test_a_queue_that_is_always_deep_does_not_loosen_the_clock():
     clock = fit_gpu_clock(records(rows))
     assert abs(clock.offset_ns - (EPOCH - 7)) <= 20_000
     assert clock.error_ns > 200_000_000  # the bound from causality alone
+
+
+def test_sends_that_carry_the_times_of_the_group_before_do_not_move_the_clock():
+    """They seem to start 100 ms before they were enqueued; alone, they are all there is."""
+    good = {
+        "enqueue_ns": EPOCH,
+        "gpu_start_ns": 7 + 40_000,
+        "gpu_stop_ns": 7 + 90_000,
+        "host_stop_ns": EPOCH + 130_000,
+        "flags": FLAG_GPU_TIMED,
+    }
+    stale = {**good, "kind": KIND_P2P, "op": b"Send", "enqueue_ns": EPOCH + 100_000_000}
+    assert fit_gpu_clock(records([good, stale])) == fit_gpu_clock(records([good]))
+    assert fit_gpu_clock(records([{**good, "kind": KIND_P2P}])) == fit_gpu_clock(records([good]))

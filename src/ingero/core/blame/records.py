@@ -37,7 +37,8 @@ from ingero.core.collectives.arrivals import measure_arrivals
 from ingero.core.collectives.columns import Collectives, distinct
 from ingero.core.collectives.lag import measure_lag
 from ingero.core.collectives.matching import match_collectives
-from ingero.core.collectives.point_to_point import number_point_to_point
+from ingero.core.collectives.pairs.exchanges import join_exchanges
+from ingero.core.collectives.pairs.numbers import number_point_to_point
 from ingero.core.places.charged import describe_collective, ranks_text
 from ingero.core.places.links import locate_link
 
@@ -68,7 +69,9 @@ def blame_records(
     `exact_ends` says that end times are the GPU's, not a poll's; `labels` names communicators.
     """
     given = len(collectives)
-    collectives = number_point_to_point(distinct(collectives))
+    collectives = distinct(collectives)
+    repeated = given - len(collectives)
+    collectives = number_point_to_point(join_exchanges(collectives))
     measured = measure_steps(collectives, exact_ends)
     workers, present = measured.workers, len(measured.ranks)
     world = max(world or 0, present)
@@ -97,7 +100,7 @@ def blame_records(
         exact_ends,
         labels or {},
     )
-    return _answer(job, source, given - len(collectives))
+    return _answer(job, source, repeated)
 
 
 def _answer(job: RecordedJob, source: str, repeated: int) -> Answer:

@@ -28,12 +28,11 @@ def find_roles(collectives: Collectives, ranks: Sequence[int]) -> NDArray[np.int
 def _signature(collectives: Collectives, who: int) -> frozenset[tuple[int, int, int]]:
     """Return operations, widths and sizes that this rank uses regularly.
 
-    Rare ones belong to start-up and checkpoints.
+    Rare ones belong to start-up and checkpoints. Sizes of exchanges depend on the data.
     """
     rows = np.flatnonzero(collectives.who == who)
-    keys = np.stack(
-        [collectives.op[rows], collectives.nranks[rows], collectives.size_bytes[rows]], axis=1
-    )
+    size = np.where(collectives.has_op({"AllToAll"}), 0, collectives.size_bytes)[rows]
+    keys = np.stack([collectives.op[rows], collectives.nranks[rows], size], axis=1)
     found, counts = np.unique(keys, axis=0, return_counts=True)
     if len(found) > 64:  # sizes that differ from call to call do not describe the role
         found, counts = np.unique(keys[:, :2], axis=0, return_counts=True)

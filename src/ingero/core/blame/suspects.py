@@ -198,10 +198,14 @@ def _split_cohorts(
 
 
 def _stalls(residual: Floats, level: Floats) -> NDArray[np.bool_]:
-    """Tell in which steps a worker is far above its own level."""
+    """Tell in which steps a worker is far above its own level, and slower than its peers.
+
+    A worker that is faster than the others and stops for as long as they work delays nobody.
+    """
     noise = MAD_TO_SIGMA * nan_median(np.abs(residual - level[:, None]), 1)
     limit = np.maximum(5 * np.maximum(noise, SCALE_FLOOR), STALL_FLOOR)
-    result: NDArray[np.bool_] = np.nan_to_num(residual - level[:, None]) > limit[:, None]
+    is_far = np.nan_to_num(residual - level[:, None]) > limit[:, None]
+    result: NDArray[np.bool_] = is_far & (np.nan_to_num(residual) > EFFECT_FLOOR)
     return result
 
 

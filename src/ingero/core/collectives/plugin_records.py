@@ -44,9 +44,12 @@ def fit_gpu_clock(records: Records) -> GpuClock | None:
     The offset is the middle of the tightest bounds, even when drift made them cross. Where work is
     enqueued long before it runs, the first bound is loose. The second is always tight, because
     NCCL's proxy notices a stop within microseconds at best. The error is the distance to the
-    further bound.
+    further bound. Sends and receives count only where nothing else is timed: in a group of them,
+    some carry the times of the group before, and so seem to start before they were enqueued.
     """
-    timed = records[_has(records, FLAG_GPU_TIMED)]
+    is_timed = _has(records, FLAG_GPU_TIMED)
+    is_collective = is_timed & (records["kind"] != KIND_P2P)
+    timed = records[is_collective if is_collective.any() else is_timed]
     if not len(timed):
         return None
     low = int((timed["enqueue_ns"].astype(np.int64) - timed["gpu_start_ns"].astype(np.int64)).max())

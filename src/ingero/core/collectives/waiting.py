@@ -14,7 +14,7 @@ from ingero.core.clocks.offsets import ClockFit, align_clocks
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
 from ingero.core.collectives.lag import SYNCHRONISING_OPS, PeerLag, measure_lag
 from ingero.core.collectives.matching import Groups, match_collectives
-from ingero.core.collectives.point_to_point import number_point_to_point
+from ingero.core.collectives.pairs.numbers import number_point_to_point
 from ingero.core.periods import sampled_period, stall_period
 from ingero.core.robust import group_medians
 

@@ -16,7 +16,6 @@ from ingero.contract.verdict import CauseClass
 from ingero.core.blame.host_or_gpu import classify
 from ingero.core.blame.record_fixes import Fixer
 from ingero.core.blame.recorded.charges import charge_of, classify_lateness
-from ingero.core.blame.recorded.exchanges import is_late_with_others
 from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
 from ingero.core.blame.recorded.lateness import Lateness
 from ingero.core.blame.recorded.loss import COSTLY, Loss, measure_loss
@@ -133,7 +132,6 @@ def _by_replay(job: RecordedJob, fixer: Fixer) -> list[Blamed]:
     steps = len(job.measured.workers.steps)
     likely = [spell for spell in job.spells if _is_costly(spell, job)]
     likely = [spell for spell in likely if not any(_is_victim(job, spell, by) for by in likely)]
-    likely = [spell for spell in likely if not is_late_with_others(job, spell)]
     needed = fixer.needed([spell.suspect for spell in likely])
     saved_s, weights = fixer.saved(needed), _weights(needed)
     found = []

@@ -70,8 +70,9 @@ def _heavy_part(workers: WorkerSteps, worker: int, excess: Floats) -> Spell | No
     means = np.nansum(calm, axis=1)[counted > 0] / counted[counted > 0]
     usual = float(np.median(means)) if len(means) else 0.0
     for values in (calm[worker] - usual, excess[worker]):
-        begin, end = _heaviest(values)
+        begin, end = _heaviest(values, EFFECT_FLOOR / 2)
         if lasting <= end - begin < NEARLY_ALL * known:
+            begin, end = _core(values, begin, end)
             part = _named_in(workers, worker, begin, end)
             if part is not None:
                 return Spell(part, begin, end)
@@ -108,13 +109,13 @@ def _excess(workers: WorkerSteps) -> Floats:
     return excess
 
 
-def _heaviest(excess: Floats) -> tuple[int, int]:
-    """Return the stretch with the largest sum of excess beyond half of what would be named."""
+def _heaviest(excess: Floats, beyond: float) -> tuple[int, int]:
+    """Return the stretch with the largest sum of what the excess has beyond a level."""
     known = np.flatnonzero(np.isfinite(excess))
     if not len(known):
         return 0, 0
     values = excess[known]
-    gain = np.minimum(values, np.quantile(values, HIGHEST)) - EFFECT_FLOOR / 2
+    gain = np.minimum(values, np.quantile(values, HIGHEST)) - beyond
     total = np.concatenate(([0.0], np.cumsum(gain)))
     lowest = np.minimum.accumulate(total)
     end = int(np.argmax(total - lowest))
@@ -122,6 +123,16 @@ def _heaviest(excess: Floats) -> tuple[int, int]:
     if end <= begin:
         return 0, 0
     return int(known[begin]), int(known[end - 1]) + 1
+
+
+def _core(excess: Floats, begin: int, end: int) -> tuple[int, int]:
+    """Return a stretch without the steps at its ends that only scatter upwards.
+
+    They are not half as slow as the stretch.
+    """
+    half = 0.5 * float(nan_median(excess[None, begin:end], 1)[0])
+    inner = _heaviest(excess, max(half, EFFECT_FLOOR / 2))
+    return inner if inner[1] - inner[0] >= 0.5 * (end - begin) else (begin, end)
 
 
 def _named_in(workers: WorkerSteps, worker: int, begin: int, end: int) -> Suspect | None:

@@ -1,0 +1,59 @@
+"""Simulated jobs of shapes that nothing was tuned on: who is slow, why, and what the job loses.
+
+Twelve ranks (thirty-two with shards in groups): parameters gathered when needed, shards with
+replicas, a ring of sends and receives, chunks of a pipeline, and experts whose sends and receives
+are recorded without the wait for their data, as NCCL does.
+"""
+
+import pytest
+from tests.support.job_shapes import Shape
+from tests.support.other_shapes import context_ring, hybrid, interleaved, sent_experts, zero3
+from tests.support.simulated_job import Fault, Noise, SimulatedJob, simulate
+
+from ingero.core.blame.answer import Answer
+from ingero.core.blame.records import blame_records
+
+STEPS, ONSET = 224, 112
+SHAPES = {
+    "zero3": zero3(),
+    "hybrid": hybrid(),
+    "ring": context_ring(),
+    "interleaved": interleaved(),
+    "experts": sent_experts(),
+}
+GPU, HOST = Fault(5, gpu=0.10, first=ONSET), Fault(6, host_s=0.006, first=ONSET)
+STALL = Fault(7, host_s=0.05, every=10, first=ONSET)
+
+
+def _run(shape: Shape, *faults: Fault) -> tuple[SimulatedJob, Answer]:
+    noise = Noise(early_ends=shape is SHAPES["experts"])
+    job = simulate(shape, STEPS, faults, noise=noise, clock_s=2.0)
+    return job, blame_records(job.columns, True, "test")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_nobody_is_blamed_in_a_healthy_job(name: str) -> None:
+    job, answer = _run(SHAPES[name])
+    assert (answer.culprits, answer.late, answer.cause) == ((), (), None)
+    assert answer.step_time_s == pytest.approx(float(job.step_s[:, 5:].mean()), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "cause"),
+    [(name, GPU, "compute") for name in SHAPES]
+    + [("zero3", HOST, "host"), ("experts", HOST, "host"), ("ring", HOST, "host")]
+    + [("hybrid", STALL, "host"), ("interleaved", STALL, "host")],
+)
+def test_the_slow_rank_is_named_with_class_and_loss(name: str, fault: Fault, cause: str) -> None:
+    job, answer = _run(SHAPES[name], fault)
+    assert [(c.rank, str(c.cause)) for c in answer.culprits] == [(fault.rank, cause)]
+    (culprit,) = answer.culprits
+    assert culprit.period == (fault.every if fault.every > 1 else None)
+    assert not culprit.at_most
+    assert culprit.loss == pytest.approx(job.loss(ONSET), abs=0.01)
+
+
+def test_a_late_host_that_a_pipeline_hides_costs_nothing() -> None:
+    job, answer = _run(SHAPES["interleaved"], HOST)
+    assert abs(job.loss(ONSET)) < 0.005
+    assert (answer.culprits, [c.rank for c in answer.late]) == ((), [6])
