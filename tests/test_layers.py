@@ -28,6 +28,7 @@ LAYERS = [  # from the top; names on one line never import each other
 AGENT_GROUPS = [  # inside agent, the same rule
     {"service"},
     {"api", "push", "recording"},
+    {"sight"},
     {"engines", "load"},
     {"checks", "causes"},
     {"stacks"},

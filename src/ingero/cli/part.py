@@ -2,6 +2,8 @@
 
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -40,14 +42,19 @@ def _run(order: Order, link: PartLink) -> None:
 
         from ingero.agent.service.pusher import run_pusher
 
-        settings = pusher_settings(config, order)
-        asyncio.run(run_pusher(settings, lambda: pusher_settings(read(), order), link))
+        settings, beside = pusher_settings(config, order), order.is_beside_recorder
+        reread = partial(_reread_pusher, read, order)
+        asyncio.run(run_pusher(settings, reread, link, is_beside_recorder=beside))
     elif order.part == API:
         import asyncio
 
         from ingero.agent.service.node_api import run_api
 
         asyncio.run(run_api(config, database, link))
+
+
+def _reread_pusher(read: Callable[[], IngeroConfig], order: Order) -> IngeroConfig:
+    return pusher_settings(read(), order)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from ingero.agent.causes.gpu_signals import GpuSignals
 from ingero.agent.causes.rank_signals import Reading, signals_between, take_reading
 from ingero.agent.causes.rivals import find_rival
 from ingero.agent.causes.sampling import ThreadSampler
@@ -40,10 +39,16 @@ class RankProcess:
     world_size: int | None = None
 
 
+class GpuReader(Protocol):
+    """Reads the signals of the GPU of a process."""
+
+    def read(self, pid: int, local_rank: int | None, now_s: float) -> Mapping[Signal, float]: ...
+
+
 class _Watched:
     """One rank during a look."""
 
-    def __init__(self, rank: RankProcess, gpus: GpuSignals, *, is_late: bool) -> None:
+    def __init__(self, rank: RankProcess, gpus: GpuReader, *, is_late: bool) -> None:
         self.rank, self._gpus = rank, gpus
         self.sampler = ThreadSampler(rank.pid, with_others=is_late)
         self.samples: list[Sample] = []
@@ -76,11 +81,17 @@ class _Watched:
         return Seen(signals=signals, profile=profile, collections=runs)
 
 
+Look = Callable[
+    [Ask, RankProcess, Sequence[RankProcess], GpuReader, threading.Event, float],
+    list[Difference] | None,
+]
+
+
 def look(
     ask: Ask,
     late: RankProcess,
     peers: Sequence[RankProcess],
-    gpus: GpuSignals,
+    gpus: GpuReader,
     stop: threading.Event,
     seconds: float = LOOK_S,
 ) -> list[Difference] | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from ingero.agent.causes.gpu_signals import GpuSignals
-from ingero.agent.causes.look import LOOK_S, RankProcess, look
+from ingero.agent.causes.look import LOOK_S, Look, RankProcess, look
 from ingero.agent.causes.rank_signals import Reading, signals_between, take_reading
 from ingero.agent.causes.threads import driving_threads
 from ingero.contract.causes import (
@@ -77,11 +77,16 @@ class CauseWatch:
     """The ranks of this node, their signals, and the asks about them."""
 
     def __init__(
-        self, client: Client, identity: Identity, gpus: GpuSignals, look_s: float = LOOK_S
+        self,
+        client: Client,
+        identity: Identity,
+        gpus: GpuSignals,
+        look_s: float = LOOK_S,
+        look: Look = look,
     ) -> None:
         self.counters = WatchCounters()
         self._client, self._identity, self._gpus = client, identity, gpus
-        self._look_s = look_s
+        self._look_s, self._look_at = look_s, look
         self._ranks: OrderedDict[Hashable, _Kept] = OrderedDict()
         self._asks: deque[Ask] = deque()
         self._taken: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -154,7 +159,7 @@ class CauseWatch:
             if kept.rank.job == late.job and kept.rank.pid != late.pid
         ]
         begin_s = time.monotonic()
-        found = look(ask, late, peers, self._gpus, self._stop, self._look_s)
+        found = self._look_at(ask, late, peers, self._gpus, self._stop, self._look_s)
         self.counters.looks += 1
         self.counters.look_seconds += time.monotonic() - begin_s
         if found is None:

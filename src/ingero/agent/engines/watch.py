@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from ingero.agent.engines.engine import Engine, EnginePlace
-from ingero.agent.engines.find import Candidate, EngineFinder, upwards
+from ingero.agent.engines.find import Candidate, upwards
 from ingero.agent.engines.ports import Listening
 from ingero.agent.engines.scrape import get_page
 from ingero.agent.engines.shares import Shares, crowd, pause_s
+from ingero.agent.engines.sight import EngineSight, OwnEngineSight
 from ingero.agent.engines.steps import ProbedSteps
-from ingero.agent.engines.workers import describe_waits, worker_processes
+from ingero.agent.engines.workers import worker_processes
 from ingero.agent.processes.discover import running_since
-from ingero.agent.processes.maps import read_maps
 from ingero.contract.measurements.engines import encode_engine
 from ingero.contract.otlp.values import MetricsRequest, ResourceMetrics
 from ingero.contract.types import Identity
@@ -82,13 +82,14 @@ class EngineWatch:
         stall_after_s: float = STALL_AFTER_S,
         patience_s: float = ROUND_S,
         probed: ProbedSteps | None = None,
+        sight: EngineSight | None = None,
     ) -> None:
         self.counters = EngineCounters()
         self.engines: dict[tuple[int, int], Engine] = {}  # by pid and port
         self._client, self._identity, self._on_verdicts = client, identity, on_verdicts
         self._gpu_model, self._stall_after_s = gpu_model, stall_after_s
         self._probed = probed
-        self._finder = EngineFinder()
+        self._sight = sight or OwnEngineSight()
         self._strangers: OrderedDict[tuple[int, int, int], float] = OrderedDict()
         self._denied: frozenset[int] = frozenset()  # engines that we may not look at
         self._find_at_s = self._push_at_s = -math.inf
@@ -167,8 +168,9 @@ class EngineWatch:
 
     async def _find(self, now_s: float) -> None:
         known = {pid for pid, _ in self.engines}
-        candidates = await self._in_thread(self._finder.find)
-        self._note_denied(frozenset(self._finder.denied))
+        seen = await self._in_thread(self._sight.find_engines)
+        candidates = seen.candidates
+        self._note_denied(seen.denied)
         watched = [engine.place.user for engine in self.engines.values()]
         self._shares.forget_others([*watched, *(each.user for each in candidates)])
         new = [each for each in candidates if each.pid not in known]
@@ -198,7 +200,7 @@ class EngineWatch:
             if len(self.engines) >= MAX_ENGINES and not self._make_room(candidate.user):
                 self.counters.refused += 1
                 return
-            self._add(candidate, at, *found, now_s)
+            await self._add(candidate, at, *found, now_s)
             return
 
     def _make_room(self, newcomer: int) -> bool:
@@ -209,18 +211,20 @@ class EngineWatch:
             self._drop(key, "other users have engines, too")
         return bool(newest)
 
-    def _add(
+    async def _add(
         self, candidate: Candidate, at: Listening, path: str, page: EnginePage, now_s: float
     ) -> None:
-        gpus = count_gpus(candidate.pid) if candidate.uses_gpu else 0
-        place = EnginePlace(
-            candidate.pid, candidate.start_time, at, path, page.kind, gpus, candidate.user
-        )
+        pid = candidate.pid
+        gpus = await self._in_thread(self._sight.count_gpus, pid) if candidate.uses_gpu else 0
+        place = EnginePlace(pid, candidate.start_time, at, path, page.kind, gpus, candidate.user)
         engine = Engine(
-            place, page.model or candidate.line.model, lambda: _look(place), self._stall_after_s
+            place,
+            page.model or candidate.line.model,
+            lambda: (self._sight.describe_waits(pid), _health(place)),
+            self._stall_after_s,
         )
         engine.take(page, now_s)
-        self.engines[candidate.pid, at.port] = engine
+        self.engines[pid, at.port] = engine
         self.counters.found += 1
         log.info("engine_found", extra=_about(engine))
 
@@ -309,16 +313,10 @@ def read_place_timed(place: EnginePlace) -> tuple[EnginePage | None, float]:
     return page, time.thread_time() - began_s
 
 
-def count_gpus(pid: int) -> int:
-    """Return how many processes of an engine use a GPU: one each, as engines start them."""
-    below = [each for each in worker_processes(pid) if "/libcuda.so" in read_maps(each)]
-    leaves = [each for each in below if not set(worker_processes(each)) & set(below) - {each}]
-    return max(len(leaves), 1)
-
-
-def _look(place: EnginePlace) -> tuple[str, int | None]:
+def _health(place: EnginePlace) -> int | None:
+    """Return the status that the server itself gives its health; None without an answer."""
     reply = get_page(place.at.address, place.at.port, HEALTH, pid=place.pid)
-    return describe_waits(place.pid), None if reply is None else reply.status
+    return None if reply is None else reply.status
 
 
 def _is_stalled(engine: Engine) -> bool:

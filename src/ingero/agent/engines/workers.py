@@ -8,6 +8,7 @@ from typing import Final
 from ingero.agent.causes.threads import comm_of, read, see_thread, thread_ids
 from ingero.agent.engines.find import arguments_of
 from ingero.agent.engines.names import read_command_line
+from ingero.agent.processes.maps import read_maps
 from ingero.agent.stacks.python import find_python
 from ingero.contract.measurements.engines import MAX_TEXT, printable
 from ingero.core.causes.profile import Doing
@@ -35,6 +36,13 @@ def all_children_of(pid: int) -> list[int]:
     for tid in thread_ids(pid):
         found += map(int, read(f"/proc/{pid}/task/{tid}/children").split())
     return found
+
+
+def count_gpus(pid: int) -> int:
+    """Return how many processes of an engine use a GPU: one each, as engines start them."""
+    below = [each for each in worker_processes(pid) if "/libcuda.so" in read_maps(each)]
+    leaves = [each for each in below if not set(worker_processes(each)) & set(below) - {each}]
+    return max(len(leaves), 1)
 
 
 def describe_waits(pid: int) -> str:

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from ingero.agent.push.rank_processes import AskedClient, watched
 from ingero.agent.push.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.push.spans import EpisodeSpans
 from ingero.agent.push.step_feed import StepFeed
+from ingero.agent.sight.own import OwnSight, Sight
 from ingero.config.ingero import CollectivesFrom, IngeroConfig, trace_database
 from ingero.contract.exposition import Family
 from ingero.contract.names import DEFAULT_CLUSTER
@@ -68,6 +69,7 @@ class AgentOptions:
     gpu_model: str | None = None
     # reads the settings again on SIGHUP; None where SIGHUP means that the terminal was closed
     reread: Callable[[], IngeroConfig] | None = None
+    sight: Sight = field(default_factory=OwnSight)  # who looks at processes of others
 
 
 def default_baseline() -> Path:
@@ -162,7 +164,8 @@ class Agent:
         client: PushClient = self._another_client(opened)
         gpus = GpuSignals()
         if self.config.signals.causes:
-            self.causes = CauseWatch(client, self.identity, gpus)
+            look = self.options.sight.look
+            self.causes = CauseWatch(client, self.identity, gpus, look=look)
             feeds = watched(feeds, self.causes, self.identity.job)
             client = AskedClient(client, self.causes)
             opened.push_async_callback(_end, asyncio.create_task(self.causes.run(stop)))
@@ -208,6 +211,7 @@ class Agent:
                 _gpu_model,
                 signals.engine_stall_s,
                 probed=ProbedSteps(reader, time.time_ns()),
+                sight=self.options.sight,
             )
             await watch_engines(self.engines, self.options.ready_listen, opened, stop)
 

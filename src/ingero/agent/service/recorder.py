@@ -1,5 +1,6 @@
 """The part that records: probes, rings of the NCCL plugin and annotations into one database."""
 
+import contextlib
 import signal
 import threading
 from pathlib import Path
@@ -15,6 +16,8 @@ from ingero.agent.recording.live_feed import LiveFeed
 from ingero.agent.recording.metrics import recording_families, ring_families
 from ingero.agent.recording.ring_feed import RingOnlyFeed
 from ingero.agent.service.link import BEAT_S, Beat, PartLink
+from ingero.agent.sight.messages import SOCKET_NAME as SIGHT_SOCKET
+from ingero.agent.sight.server import SightServer
 from ingero.children.memory import return_freed_memory
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.annotations import SOCKET_NAME
@@ -49,8 +52,9 @@ def run_recorder(config: IngeroConfig, database: Path, link: PartLink) -> None:
     def report(view: TraceView) -> None:
         link.beat(Beat(notes=list(view.notes), metrics=_metrics(app, feed)))
 
-    return_freed_memory()
-    app.run(stop, report, ticks_per_view=int(BEAT_S / TICK_S))
+    with contextlib.closing(SightServer(own_socket(SIGHT_SOCKET))):
+        return_freed_memory()
+        app.run(stop, report, ticks_per_view=int(BEAT_S / TICK_S))
 
 
 def open_feed(config: IngeroConfig, node: str) -> LiveFeed | RingOnlyFeed:

@@ -1,0 +1,44 @@
+"""Who looks for engines and at their processes, which takes the right to read those of others."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ingero.agent.engines.find import Candidate, EngineFinder
+from ingero.agent.engines.workers import count_gpus, describe_waits
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEngines:
+    """The processes that may be engines, and the servers whose ports may not be found."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    denied: frozenset[int] = frozenset()
+
+
+class EngineSight(Protocol):
+    """Sees engines. Every method blocks."""
+
+    def find_engines(self) -> SeenEngines: ...
+
+    def describe_waits(self, pid: int) -> str: ...
+
+    def count_gpus(self, pid: int) -> int: ...
+
+
+class OwnEngineSight:
+    """Sees engines with the rights of this process."""
+
+    def __init__(self) -> None:
+        self._finder = EngineFinder()
+
+    def find_engines(self) -> SeenEngines:
+        """Return the processes that may be engines."""
+        return SeenEngines(self._finder.find(), frozenset(self._finder.denied))
+
+    def describe_waits(self, pid: int) -> str:
+        """Return where the workers of an engine are."""
+        return describe_waits(pid)
+
+    def count_gpus(self, pid: int) -> int:
+        """Return how many processes of an engine use a GPU."""
+        return count_gpus(pid)

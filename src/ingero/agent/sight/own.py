@@ -1,0 +1,50 @@
+"""What a process must be allowed to read of others: stacks, mappings, open files.
+
+Without CAP_SYS_PTRACE this works for processes of the same user only.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from ingero.agent.causes.look import GpuReader, RankProcess, look
+from ingero.agent.engines.sight import EngineSight, OwnEngineSight
+from ingero.contract.causes import Ask
+from ingero.core.causes.ranking import Difference
+
+
+class Sight(EngineSight, Protocol):
+    """Looks at processes of this machine; `problem` says what is not seen, and why."""
+
+    @property
+    def problem(self) -> str: ...
+
+    def look(
+        self,
+        ask: Ask,
+        late: RankProcess,
+        peers: Sequence[RankProcess],
+        gpus: GpuReader,
+        stop: threading.Event,
+        seconds: float,
+    ) -> list[Difference] | None: ...
+
+
+class OwnSight(OwnEngineSight):
+    """Looks with the rights of this process."""
+
+    def __init__(self, problem: str = "") -> None:
+        super().__init__()
+        self.problem = problem
+
+    def look(
+        self,
+        ask: Ask,
+        late: RankProcess,
+        peers: Sequence[RankProcess],
+        gpus: GpuReader,
+        stop: threading.Event,
+        seconds: float,
+    ) -> list[Difference] | None:
+        """Return what sets a rank apart; None when it is gone."""
+        return look(ask, late, peers, gpus, stop, seconds)
