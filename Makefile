@@ -97,6 +97,10 @@ peers-k8s: ## build a whole Kubernetes node for tests (needs Go; about 12 minute
 peers-slurm: ## install Slurm and munge from Debian, for a cluster on loopback
 	nice bench/peers/slurm.sh
 
+.PHONY: peers-valkey
+peers-valkey: ## install Valkey (or Redis 7), HAProxy and nginx from Debian, for replicas of Fleet (needs root)
+	nice bench/peers/valkey.sh
+
 .PHONY: e2e-image
 e2e-image: $(READY) peers-images ## build the image twice and run Fleet, Echo and agent from it, read-only and without rights (needs root)
 	INGERO_TEST_IMAGE=1 $(BIN)/pytest tests/release/test_image.py

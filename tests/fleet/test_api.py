@@ -71,7 +71,7 @@ async def test_health_is_200_while_running_and_503_while_draining() -> None:
             200,
             200,
         ]
-        fleet.receiver.draining = True
+        fleet.receiver.refuses = "shutting down"
         assert [(await get(base + path))[0] for path in ("/healthz", "/readyz")] == [503, 503]
 
 

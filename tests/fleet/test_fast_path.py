@@ -125,7 +125,7 @@ class Service:
         if step.ticks:
             self.receiver.second_passed()
             self.receiver.processor.tick(now_s)
-        self.receiver.draining = step.draining
+        self.receiver.refuses = "shutting down" if step.draining else ""
         with clocks_at(now_s):
             reply = self.fast_path(step.segment(), now_s, wall_ns)
             if reply is not None:

@@ -81,7 +81,7 @@ async def test_malformed_call_is_invalid_argument_with_the_threshold() -> None:
 
 async def test_draining_is_unavailable_with_a_delay() -> None:
     async with running() as fleet:
-        fleet.receiver.draining = True
+        fleet.receiver.refuses = "shutting down"
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await export(fleet.addresses["grpc"], protobuf("a", 0.9))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -96,7 +96,7 @@ async def test_draining_is_unavailable_with_a_delay() -> None:
 async def test_our_own_client_waits_as_long_as_it_is_asked_to() -> None:
     """A reply that asks for a delay is not a lost Fleet, and the push is not repeated at once."""
     async with running() as fleet:
-        fleet.receiver.draining = True
+        fleet.receiver.refuses = "shutting down"
         endpoint = parse_endpoint(fleet.addresses["grpc"], insecure=True, protocol=Protocol.GRPC)
         client = GrpcPush(
             endpoint, "c", "a", ClientOptions(timeout_s=60.0), GrpcPems(), random.Random(1)

@@ -139,7 +139,7 @@ async def test_too_many_requests_are_refused_with_a_delay() -> None:
 
 async def test_draining_refuses_with_503_and_retry_after() -> None:
     async with running() as fleet:
-        fleet.receiver.draining = True
+        fleet.receiver.refuses = "shutting down"
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         for headers in (PB, {**PB, "Content-Encoding": "identity"}):
             status, reply, _ = await post(url, protobuf("a", 0.9), headers)

@@ -1,8 +1,8 @@
 """The settings of `ingero-fleet`, in the shape of an OpenTelemetry Collector's file.
 
-The sections are receivers, processors, extensions, exporters, service and alerts. Without a file
-everything listens on loopback. A component that a section names exists, and one that it leaves out
-does not; a section that is missing altogether has its defaults.
+The sections are receivers, processors, extensions, exporters, service, alerts and cluster_log.
+Without a file everything listens on loopback. A component that a section names exists, and one that
+it leaves out does not; a section that is missing altogether has its defaults.
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from ingero.config.fleet_listeners import (
     ProxyConfig,
 )
 from ingero.config.fleet_processor import IngeroProcessorConfig
+from ingero.config.replicas.cluster_log import ClusterLogConfig
 from ingero.config.values import check_address
 from ingero.core.setting import setting
 from ingero.errors import ConfigError
@@ -274,6 +275,7 @@ class FleetConfig:
     )
     service: ServiceConfig = setting(ServiceConfig())
     alerts: AlertsConfig = setting(AlertsConfig())
+    cluster_log: ClusterLogConfig = setting(ClusterLogConfig())
 
     def __post_init__(self) -> None:
         for signal in ("metrics", "traces", "logs"):
@@ -286,6 +288,17 @@ class FleetConfig:
         self._check_provider_lookup()
         self._check_ports()
         self._check_enrolment()
+        self._check_cluster_log()
+
+    def _check_cluster_log(self) -> None:
+        """Refuse files for state that all replicas share through the log."""
+        verdict = self.processors.ingero.verdict
+        for key in ("state_dir", "silences_file"):
+            if self.cluster_log.url is not None and getattr(verdict, key) is not None:
+                raise ConfigError(
+                    f"processors.ingero.verdict.{key}: has no effect; with a cluster_log the "
+                    "replicas keep this state together"
+                )
 
     def _check_enrolment(self) -> None:
         """Refuse to send secrets of nodes over listeners without TLS."""

@@ -135,6 +135,7 @@ class _Reader:
     def section(self, node: yaml.Node | None, cls: type, key: str, default: Any) -> Any:
         hints = typing.get_type_hints(cls)
         fields = {key_of(field): field for field in dataclasses.fields(cls)}
+        node = _in_full(node, cls)
         values: dict[str, Any] = {}
         if node is None and default is not None:
             values = {name: getattr(default, name) for name in hints}
@@ -270,6 +271,16 @@ class _Reader:
         if problem is not None:
             raise self.fail(node, key, problem)
         return value
+
+
+def _in_full(node: yaml.Node | None, cls: type) -> yaml.Node | None:
+    """Return a section whose file gives a plain value, its most important setting, in full."""
+    short = getattr(cls, "SHORT", None)
+    if short is None or not isinstance(node, yaml.ScalarNode) or node.tag.endswith(":null"):
+        return node
+    marks = node.start_mark, node.end_mark
+    name = yaml.ScalarNode("tag:yaml.org,2002:str", short, *marks)
+    return yaml.MappingNode("tag:yaml.org,2002:map", [(name, node)], *marks)
 
 
 def _plain(node: yaml.Node) -> object:

@@ -44,9 +44,9 @@ from ingero.contract.threshold import encode_answer
 from ingero.fleet.allowed_clusters import not_allowed
 from ingero.fleet.page.cluster_view import summary_fields
 from ingero.fleet.processor import Cluster, FleetProcessor
-from ingero.fleet.receive import Receiver
+from ingero.fleet.receive import STOPPING, Receiver
 from ingero.fleet.roster import NodeRow
-from ingero.fleet.silences.api import silence_routes
+from ingero.fleet.silences.api import Share, silence_routes
 from ingero.fleet.silences.book import Silences
 from ingero.fleet.verdicts import VerdictService
 from ingero.fleet.zpages.operations import Operations
@@ -92,17 +92,26 @@ def threshold_app(
     access: Access,
     verdicts: VerdictService,
     more_routes: Sequence[Route] = (),
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    refuses: Callable[[], str] = str,
+    share: Share | None = None,
 ) -> Starlette:
-    """Return the API for agents whose push brought no threshold back, and for operators."""
+    """Return the API for agents whose push brought no threshold back, and for operators.
+
+    While `refuses` says why, no threshold is served. Several replicas `share` an operator's change.
+    """
 
     async def threshold(request: Request) -> Response:
+        if refuses():
+            return error_response(refuses(), HTTPStatus.SERVICE_UNAVAILABLE)
         cluster = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
         if not key_of(request).may_see(cluster):
             return error_response(not_allowed(cluster), HTTPStatus.FORBIDDEN)
         return Response(encode_answer(processor.served(cluster)), media_type="application/json")
 
     async def status(request: Request) -> Response:
-        now_s = time.monotonic()
+        now_s = clock()
         clusters = [
             ClusterStatus(
                 **summary_fields(cluster),
@@ -121,14 +130,16 @@ def threshold_app(
                 FLEET_THRESHOLD, require_token(access, threshold, TokenScope.PUSH, TokenScope.READ)
             ),
             Route(FLEET_STATUS, require_token(access, status, TokenScope.READ)),
-            *silence_routes(verdicts, processor, access),
+            *silence_routes(verdicts, processor, access, share),
             *more_routes,
         ],
         exception_handlers={HTTPException: http_error},
     )
 
 
-def admin_app(processor: FleetProcessor, access: Access) -> Starlette:
+def admin_app(
+    processor: FleetProcessor, access: Access, clock: Callable[[], float] = time.monotonic
+) -> Starlette:
     """Return the diagnostics of every cluster and node; served on loopback only."""
 
     async def clusters(request: Request) -> Response:
@@ -143,7 +154,7 @@ def admin_app(processor: FleetProcessor, access: Access) -> Starlette:
             return error_response(f"no cluster {name!r}; known: {known}", HTTPStatus.NOT_FOUND)
         scores = ClusterScores(
             **summary_fields(cluster),
-            nodes=await _nodes(cluster, time.monotonic(), processor.policy.ttl_s),
+            nodes=await _nodes(cluster, clock(), processor.policy.ttl_s),
             truncated=len(cluster.roster.rows) > MAX_LISTED_NODES,
         )
         return json_response(scores)
@@ -203,7 +214,7 @@ def _node(
         last_push_s_ago=round(row.age_s, 3),
         known_for_s=round(row.known_for_s, 3),
         pushes=row.pushes,
-        sent_unix_ns=report.sent_ns,
+        sent_unix_ns=row.sent_ns,
         degraded=report.degraded,
         job_id=report.job,
         rank=report.rank,
@@ -221,13 +232,14 @@ def health_app(
     """Return the probes for orchestrators and two pages for people."""
 
     async def health(request: Request) -> Response:
-        if receiver.draining:
+        if receiver.refuses == STOPPING:
             return PlainTextResponse("draining\n", 503)
         return PlainTextResponse("ok\n")
 
     async def ready(request: Request) -> Response:
-        if receiver.draining or not is_ready():
-            return PlainTextResponse("not ready\n", 503)
+        if receiver.refuses or not is_ready():
+            why = f": {receiver.refuses}" if receiver.refuses else ""
+            return PlainTextResponse(f"not ready{why}\n", 503)
         return PlainTextResponse("ready\n")
 
     async def status(request: Request) -> Response:

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
 from ingero.config.fleet import FleetConfig
 from ingero.config.providers import load_providers
-from ingero.config.rates import load_rates
+from ingero.config.rates import RateTable, load_rates
 from ingero.contract.episodes.episode import Episode
 from ingero.contract.exposition import render
 from ingero.contract.measurements.own_time_columns import OwnTimeColumns
@@ -21,7 +22,9 @@ from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest
+from ingero.contract.replicas.entries import LimitsSet
 from ingero.contract.verdict_otlp import encode_verdict_logs
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import IngeroError
 from ingero.fleet.alerts.metrics import alert_families
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
@@ -35,7 +38,7 @@ from ingero.fleet.episodes.routes import episode_routes
 from ingero.fleet.exporters import FleetExporters
 from ingero.fleet.forward import Forwarder
 from ingero.fleet.judgement import Judgement
-from ingero.fleet.limits.api import limit_routes
+from ingero.fleet.limits.api import limit_routes, limits_of
 from ingero.fleet.listeners import FleetListeners, signed_in_users
 from ingero.fleet.metrics import (
     certificate_families,
@@ -50,10 +53,15 @@ from ingero.fleet.page.metrics import live_families
 from ingero.fleet.page.routes import live_routes
 from ingero.fleet.pricing.gpus import GpuPrices
 from ingero.fleet.processor import FleetProcessor, Taken
-from ingero.fleet.receive import Receiver
+from ingero.fleet.receive import STOPPING, Receiver
+from ingero.fleet.replicas.metrics import replica_families
 from ingero.fleet.verdict_metrics import job_families, verdict_families
 from ingero.transport.access import Access
 from ingero.transport.otlp.server_http import push_protocol
+
+if TYPE_CHECKING:
+    from ingero.fleet.replicas.replica import Replica
+    from ingero.transport.cluster_log.port import ClusterLog
 
 TICK_S = 1.0
 PRICES_EVERY_S = 5.0
@@ -74,6 +82,7 @@ class FleetService:
         *,
         processor: FleetProcessor | None = None,
         tick_s: float = TICK_S,
+        cluster_log: "ClusterLog | None" = None,
     ) -> None:
         self.config = config
         self._tick_s = tick_s
@@ -84,8 +93,6 @@ class FleetService:
             expected_nodes=settings.quorum.expected_nodes,
             max_clusters=settings.max_clusters,
         )
-        providers = load_providers(config.processors.providerlookup.file)
-        self.receiver = Receiver(self.processor, providers=providers)
         self.exporters = FleetExporters(self.processor.policy.ttl_s)
         self._listeners = FleetListeners()
         self.addresses = self._listeners.addresses
@@ -100,13 +107,33 @@ class FleetService:
         self._prices_due_s = -math.inf
         self.judgement = Judgement(config, rates)
         self.verdicts, self.episodes = self.judgement.verdicts, self.judgement.episodes
+        self.replica = self._join(cluster_log, rates)
+        # What is received here; several replicas agree on `processor`.
+        self.intake = self.processor if self.replica is None else self.replica.intake
+        providers = load_providers(config.processors.providerlookup.file)
+        self.receiver = Receiver(self.intake, providers=providers)
         self.live = LiveHub(self.processor, self.verdicts, self.episodes)
         self.enrolment = build_enrolment(config)
         if settings.verdict.enabled:
-            self.processor.on_measurements = self._measured
-            self.processor.on_own_times = self._own_times
+            self.intake.on_measurements = self._measured
+            self.intake.on_own_times = self._own_times
             self.receiver.verdict_texts = self.verdicts.texts
             self.receiver.ask_texts = self.verdicts.causes.texts
+
+    def _join(self, cluster_log: "ClusterLog | None", rates: RateTable) -> "Replica | None":
+        """Return the replica that this process is, where it is one of several."""
+        if cluster_log is None and self.config.cluster_log.url is None:
+            return None
+        # what only a Fleet of several replicas needs
+        from ingero.fleet.replicas.build import build_replica, open_log  # noqa: PLC0415 - see above
+
+        found = cluster_log or open_log(self.config.cluster_log)
+        replica = build_replica(
+            self.config, found, self.processor, self.judgement, rates, self._advance
+        )
+        replica.send_record = self._send_record
+        self.unix_offset_s = 0.0  # the log's time is Unix time
+        return replica
 
     async def start(self) -> None:
         """Bind every listener and serve; raise IngeroError and leave nothing open."""
@@ -128,6 +155,9 @@ class FleetService:
             renewing = self.enrolment.certificates.renew_forever(self._listeners.renew_certificates)
             self._tasks.append(asyncio.create_task(renewing))
         self.judgement.start()
+        if self.replica is not None:
+            self.receiver.refuses = self.replica.why_not
+            self.replica.start()
         self._ready = True
         self._listeners.warn()
         log.info("fleet_started", extra=self.addresses)
@@ -138,7 +168,7 @@ class FleetService:
         serve, processor = self._listeners.serve_http, self.processor
         if "threshold" in asked:
             await serve(asked["threshold"], self._threshold_app)
-            await serve(asked["admin"], lambda access: admin_app(processor, access))
+            await serve(asked["admin"], lambda access: admin_app(processor, access, self.now))
         await serve(
             asked["health"],
             lambda access: health_app(
@@ -173,13 +203,33 @@ class FleetService:
             self.verdicts,
             lambda: [series.kept.bodies for series in self.exporters.series.values()],
             access,
-            lambda: self._moment(time.monotonic()),
+            lambda: self._moment(self.now()),
         )
-        limits = limit_routes(lambda: self.processor.policy, self.processor.set_limits, access)
+        limits = limit_routes(lambda: self.processor.policy, self._set_limits, access)
         routes = [*page, *episode_routes(self.episodes, self._episode, access), *limits]
         if self.enrolment is not None:
             routes += EnrolmentApi(self.enrolment, self._push_port, access).routes()
-        return threshold_app(self.processor, access, self.verdicts, routes)
+        return threshold_app(
+            self.processor,
+            access,
+            self.verdicts,
+            routes,
+            clock=self.now,
+            refuses=lambda: self.receiver.refuses if self.replica is not None else "",
+            share=None if self.replica is None else self.replica.share,
+        )
+
+    def now(self) -> float:
+        """Return the time by which nodes and verdicts are judged; replicas answer alike by it."""
+        if self.replica is None:
+            return time.monotonic()
+        return self.replica.shared.ticked_s
+
+    async def _set_limits(self, policy: ThresholdPolicy) -> None:
+        if self.replica is None:
+            self.processor.set_limits(policy)
+        else:
+            await self.replica.share(LimitsSet(limits_of(policy)))
 
     def _push_port(self) -> int:
         """Return where enrolled nodes push: over HTTP where it is served."""
@@ -198,6 +248,8 @@ class FleetService:
             try:
                 with self._listeners.operations.measured("tick"):
                     self.tick(time.monotonic())
+                if self.replica is not None and self.receiver.refuses != STOPPING:
+                    self.receiver.refuses = self.replica.why_not
                 await self.judgement.settle()
             except Exception:  # one failed tick must not stop all later ones
                 self.failed_ticks += 1
@@ -212,32 +264,69 @@ class FleetService:
     def _measured(
         self, request: MetricsRequest, cluster: str, now_s: float, address: str | None
     ) -> None:
-        self.judgement.take(request, cluster, now_s + self.unix_offset_s)
+        if self.replica is not None:
+            self.replica.outbox.measured(cluster, encode_protobuf(request), now_s)
+        else:
+            self.judgement.take(request, cluster, now_s + self.unix_offset_s)
 
     def _own_times(self, columns: OwnTimeColumns, body: bytes, cluster: str, now_s: float) -> None:
-        self.judgement.take_own_times(columns, body, cluster, now_s + self.unix_offset_s)
+        if self.replica is not None:
+            self.replica.outbox.measured(cluster, body, now_s)
+        else:
+            self.judgement.take_own_times(columns, body, cluster, now_s + self.unix_offset_s)
 
     def tick(self, now_s: float) -> None:
-        """Recompute thresholds and verdicts; `now_s` is monotonic time."""
+        """Recompute thresholds and verdicts; `now_s` is monotonic time.
+
+        Replicas advance them when the log says so, and only take over the result here.
+        """
         self.receiver.second_passed()
         if self.enrolment is not None:
             self.enrolment.refresh()
+        if self.replica is None:
+            self._advance(now_s)
+        else:
+            self.replica.freeze(now_s)
+            self.intake.tick(now_s)
+
+    def _advance(self, now_s: float) -> None:
+        """Recompute everything; `now_s` is the log's time where there is one."""
         self.processor.tick(now_s)
         if now_s >= self._prices_due_s:
             self._prices_due_s = now_s + PRICES_EVERY_S
             self._prices.update(self.processor)
         changed = self.judgement.tick(now_s + self.unix_offset_s)
-        if changed:
+        sinks = self.receiver.sinks.get(LogsRequest, ())
+        if changed and sinks:
             body = encode_protobuf(encode_verdict_logs(changed, time.time_ns()))
-            for sink in self.receiver.sinks.get(LogsRequest, ()):
-                sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
+            if self.replica is not None:
+                self.replica.shared.owe(body)
+            else:
+                for sink in sinks:
+                    sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
         self.live.tick(self._moment(now_s))
+        if self.replica is not None:
+            self.intake.tick(time.monotonic())
+
+    def _send_record(self, body: bytes, done: Callable[[], None]) -> bool:
+        """Send verdict records for all replicas; False where this one has nowhere to send them."""
+        sinks = self.receiver.sinks.get(LogsRequest, ())
+        followed = [sink for sink in sinks if isinstance(sink, Forwarder)]
+        for sink in sinks:
+            if sink in followed[:1]:
+                followed[0].offer_followed(LogsRequest, body, done)
+            else:
+                sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
+        if sinks and not followed:
+            done()
+        return bool(sinks)
 
     async def _report_forever(self) -> None:
         """Export Fleet's own series to where received metrics are forwarded."""
         while True:
             await asyncio.sleep(self.processor.policy.push_interval_s)
-            if self.exporters.forwarders and self.processor.clusters:
+            is_mine = self.replica is None or self.replica.may_send(self.now())
+            if self.exporters.forwarders and self.processor.clusters and is_mine:
                 gpus = self._prices.families(self.processor)
                 body = encode_protobuf(own_series(self.processor, time.time_ns(), gpus))
                 for sink in self.receiver.sinks.get(MetricsRequest, ()):
@@ -258,6 +347,7 @@ class FleetService:
             + episode_families(self.episodes, self.judgement.episode_files)
             + alert_families(self.judgement.alerts)
             + enrolment_families(self.enrolment)
+            + replica_families(self.intake, self.replica, time.monotonic())
             + service_families(
                 self.receiver,
                 self._listeners,
@@ -276,14 +366,21 @@ class FleetService:
         self.live.close()  # clients connect again, and their tokens are checked again
         if self.reread is not None:
             try:
-                self.processor.set_limits(self.reread().processors.ingero.policy())
+                self._relimit(self.reread().processors.ingero.policy())
             except IngeroError as error:
                 log.error("reload_failed", extra={"why": str(error)})
         log.info("reloaded")
 
+    def _relimit(self, policy: ThresholdPolicy) -> None:
+        """Use the limits of a file that was read again, in all replicas."""
+        if self.replica is None:
+            self.processor.set_limits(policy)
+        else:
+            self.replica.outbox.add(LimitsSet(limits_of(policy)))
+
     async def stop(self) -> None:
         """Refuse new requests, finish running and queued ones; close the health page last."""
-        self.receiver.draining = True
+        self.receiver.refuses = STOPPING
         self._ready = False
         for task in self._tasks:
             task.cancel()
@@ -291,6 +388,8 @@ class FleetService:
                 await task
         self.live.close()
         await self._listeners.drain()
+        if self.replica is not None:
+            await self.replica.stop()
         await self.exporters.stop()
         await self._listeners.close()
         await self.judgement.stop()

@@ -79,7 +79,7 @@ class Forwarder:
         self.policy = policy
         self.counters = ForwardCounters()
         self._chance = chance or random.Random()  # noqa: S311 - jitter, not a secret
-        self._queue: deque[tuple[Kind, bytes, Encoding]] = deque()
+        self._queue: deque[tuple[Kind, bytes, Encoding, Callable[[], None] | None]] = deque()
         self._queued_bytes = 0
         self._wake = asyncio.Event()
         self._closing = False
@@ -87,14 +87,26 @@ class Forwarder:
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
         """Queue a request; a full queue drops its oldest, because recent data is worth more."""
-        self._queue.append((kind, body, encoding))
+        self._put(kind, body, encoding, None)
+
+    def offer_followed(self, kind: Kind, body: bytes, done: Callable[[], None]) -> None:
+        """Queue a request in protobuf; `done` is called as soon as nobody need send it again."""
+        self._put(kind, body, Encoding.PROTOBUF, done)
+
+    def _put(
+        self, kind: Kind, body: bytes, encoding: Encoding, done: Callable[[], None] | None
+    ) -> None:
+        self._queue.append((kind, body, encoding, done))
         self._queued_bytes += len(body)
         while (
             len(self._queue) > self.policy.queue_size
             or self._queued_bytes > self.policy.queue_bytes
         ):
-            self._queued_bytes -= len(self._queue.popleft()[1])
+            _, dropped, _, follower = self._queue.popleft()
+            self._queued_bytes -= len(dropped)
             self.counters.dropped["queue_full"] += 1
+            if follower is not None:
+                follower()
         if len(self._queue) == 1:
             self._wake.set()
 
@@ -120,7 +132,7 @@ class Forwarder:
             if not self._closing:
                 await asyncio.sleep(FLUSH_S)
             while self._queue:
-                kind, count, body = await self._next_batch()
+                kind, count, body, followers = await self._next_batch()
                 try:
                     if body:
                         await self._deliver(kind, count, body)
@@ -129,14 +141,17 @@ class Forwarder:
                 except asyncio.CancelledError:  # the batch may or may not have arrived
                     self.counters.dropped["gave_up"] += count
                     raise
+                for done in followers:
+                    done()
             self._wake.clear()
             if self._closing:
                 return
 
-    async def _next_batch(self) -> tuple[Kind, int, bytes]:
+    async def _next_batch(self) -> tuple[Kind, int, bytes, list[Callable[[], None]]]:
         """Take requests of one kind from the head of the queue and join their bytes."""
         kind = self._queue[0][0]
         parts: list[bytes] = []
+        followers: list[Callable[[], None]] = []
         size = 0
         while (
             self._queue
@@ -144,7 +159,7 @@ class Forwarder:
             and len(parts) < BATCH_REQUESTS
             and size < BATCH_BYTES
         ):
-            _, body, encoding = self._queue.popleft()
+            _, body, encoding, done = self._queue.popleft()
             self._queued_bytes -= len(body)
             try:
                 if encoding is Encoding.JSON:
@@ -154,7 +169,9 @@ class Forwarder:
                 continue
             parts.append(body)
             size += len(body)
-        return kind, len(parts), b"".join(parts)
+            if done is not None:
+                followers.append(done)
+        return kind, len(parts), b"".join(parts), followers
 
     async def _deliver(self, kind: Kind, count: int, body: bytes) -> None:
         began_s, wait_s = time.monotonic(), self.policy.initial_s

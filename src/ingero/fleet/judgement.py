@@ -47,6 +47,7 @@ class Judgement:
         )
         preamble = encode_preamble(rates, policy)
         self.episodes = EpisodeBook(preamble)
+        self._is_shared = config.cluster_log.url is not None
         kept_in = None if verdict.state_dir is None else verdict.state_dir / "episodes"
         self.episode_files = EpisodeFiles(self.episodes, kept_in)
         engines_in = None if verdict.state_dir is None else verdict.state_dir / "engines"
@@ -126,7 +127,8 @@ class Judgement:
     def load(self) -> None:
         """Take over what an earlier process kept; raises StoreError."""
         self.episode_files.load()
-        self.engine_states.load(time.time())
+        if not self._is_shared:  # else from the log
+            self.engine_states.load(time.time())
 
     async def settle(self) -> None:
         """Write what has changed."""

@@ -324,6 +324,14 @@ class FleetProcessor:
             self._advance(cluster, now_s)  # answers the first score at once, not at the next tick
         return Reject.TOO_MANY_NODES if put is Put.FULL else None
 
+    def put_shared(self, name: str, report: NodeReport, pushes: int, seen_s: float) -> bool:
+        """Store a report that any replica received; False where the cluster or Fleet is full."""
+        reason = self._put(name, report, seen_s, report.sent_ns)
+        if reason is None:
+            roster = self.clusters[name].roster
+            roster.pushes[roster.rows[report.node]] += max(pushes, 1) - 1
+        return reason is None
+
     def _store(self, roster: Roster, report: NodeReport, now_s: float) -> Put:
         if report.node in roster.rows:
             return roster.put(report, now_s)

@@ -49,6 +49,7 @@ from ingero.transport.otlp.server_http import (
 )
 
 PushFastPath: Any = compiled_or_pure(FAST_PATH, "PushFastPath", None)
+STOPPING = "shutting down"
 _Names = tuple[str, str, str, str, str]
 _HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, QUORUM_REASON_HEADER, VERDICT_HEADER, ASK_HEADER)
 _MAX_KEPT_QUERIES = 16384
@@ -94,7 +95,7 @@ class Receiver:
         self.max_requests_per_s = max_requests_per_s
         # rules change what was received, so that every push is decoded
         self.providers = providers if providers is not None and not providers.is_empty else None
-        self.draining = False
+        self.refuses = ""  # why no push is accepted now: stopping, or not ready yet
         # by transport and status, without the plain pushes that were accepted
         self.replies: Counter[tuple[str, int]] = Counter()
         self.plain_pushes = array("q", [0])  # accepted; compiled code adds to it as well
@@ -147,7 +148,7 @@ class Receiver:
         encoding = Encoding.JSON if is_json else Encoding.PROTOBUF
         cluster = self._named_cluster(query, header)
         reply, admitted = None, None
-        if self.draining or self.max_requests_per_s or self.http_token.is_required:
+        if self.refuses or self.max_requests_per_s or self.http_token.is_required:
             presented = authorization.decode("latin-1") if authorization else None
             admitted = self._admit(self.http_token, presented, address)
             if isinstance(admitted, Reply):
@@ -292,8 +293,8 @@ class Receiver:
 
     def _admit(self, access: Access, authorization: str | None, address: str | None) -> Key | Reply:
         """Return the sender of a request, or the refusal; the body is not needed for either."""
-        if self.draining:
-            return Reply(503, message="shutting down; push again", retry_after_s=1)
+        if self.refuses:
+            return Reply(503, message=f"{self.refuses}; push again", retry_after_s=1)
         admitted = access.check(authorization, address, TokenScope.PUSH)
         if isinstance(admitted, Denied):
             return Reply(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ingero.compiled import FAST_PATH, compiled_or_pure
@@ -23,6 +24,15 @@ FORGET_AFTER_TTLS = 12  # for this long a node that stopped pushing is still lis
 REORDER_NS = 5 * 10**9
 ACTIVE = STATES.index(NodeState.ACTIVE.value)
 _FIRST_CAPACITY = 64
+_COLUMNS: tuple[tuple[str, Any, float], ...] = (
+    ("score", np.float64, np.nan),
+    ("seen_s", np.float64, -np.inf),
+    ("first_s", np.float64, np.inf),
+    ("straggling_s", np.float64, np.nan),
+    ("state", np.int8, -1),
+    ("sent_ns", np.uint64, 0),
+    ("pushes", np.int64, 0),
+)
 _STATE_CODES = {state: code for code, state in enumerate(STATES)}
 
 
@@ -47,7 +57,16 @@ class NodeRow:
     pushes: int
     straggling: bool
     straggling_for_s: float | None
+    sent_ns: int
     report: NodeReport
+
+
+class StoredRoster(msgspec.Struct, frozen=True):
+    """A roster as a snapshot keeps it: every row in its place, columns as bytes."""
+
+    reports: list[NodeReport | None]
+    free: list[int]
+    columns: dict[str, bytes]
 
 
 class Roster:
@@ -64,15 +83,7 @@ class Roster:
         old = len(self.reports)
         self.reports += [None] * (capacity - old)
         self._free += range(capacity - 1, old - 1, -1)
-        for name, kind, empty in (
-            ("score", np.float64, np.nan),
-            ("seen_s", np.float64, -np.inf),
-            ("first_s", np.float64, np.inf),
-            ("straggling_s", np.float64, np.nan),
-            ("state", np.int8, -1),
-            ("sent_ns", np.uint64, 0),
-            ("pushes", np.int64, 0),
-        ):
+        for name, kind, empty in _COLUMNS:
             column = np.full(capacity, empty, dtype=kind)
             if old:
                 column[:old] = getattr(self, name)
@@ -93,6 +104,29 @@ class Roster:
     state: np.ndarray[tuple[int], np.dtype[np.int8]]
     sent_ns: np.ndarray[tuple[int], np.dtype[np.uint64]]
     pushes: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+    def stored(self) -> StoredRoster:
+        """Return everything that another replica needs to have the same rows."""
+        columns = {name: getattr(self, name).tobytes() for name, _, _ in _COLUMNS}
+        return StoredRoster(list(self.reports), list(self._free), columns)
+
+    @classmethod
+    def restored(cls, stored: StoredRoster, max_nodes: int) -> "Roster":
+        """Return the roster that was stored; raise ValueError or KeyError where it is damaged."""
+        roster, size = cls(max_nodes), len(stored.reports)
+        roster.reports = list(stored.reports)
+        roster.rows = {each.node: row for row, each in enumerate(stored.reports) if each}
+        roster._free = list(stored.free)
+        taken = {*roster.rows.values(), *roster._free}
+        if len(roster.rows) + len(roster._free) != size or taken != set(range(size)):
+            raise ValueError("rows of nodes are missing")
+        for name, kind, _ in _COLUMNS:
+            column = np.frombuffer(stored.columns[name], kind).copy()
+            if len(column) != size:
+                raise ValueError(f"{len(column)} values of {name} for {size} rows")
+            setattr(roster, name, column)
+        roster.writer = roster._make_writer()
+        return roster
 
     def put(self, report: NodeReport, now_s: float) -> Put:
         """Store one report; one without a score keeps a known node alive, with its last score."""
@@ -192,5 +226,6 @@ class Roster:
             pushes=int(self.pushes[i]),
             straggling=not np.isnan(since),
             straggling_for_s=None if np.isnan(since) else now_s - since,
+            sent_ns=int(self.sent_ns[i]),
             report=report,
         )

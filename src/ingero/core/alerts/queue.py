@@ -37,13 +37,13 @@ class AlertQueue:
     """The messages for one target; times are arguments, so that tests drive them."""
 
     def __init__(self, max_per_minute: int, stored: StoredQueue | None = None) -> None:
-        stored = stored or StoredQueue()
         self.counters = QueueCounters()
         self.last_ok: bool | None = None  # of the last try; None before the first
         self._max_per_minute = max_per_minute
-        self._waiting = deque(stored.waiting)
         self._given_up: list[tuple[Message, str]] = []  # and why
-        self._delivered: dict[tuple[str, str], None] = dict.fromkeys(stored.delivered)
+        self._waiting: deque[tuple[float, Message]] = deque()
+        self._delivered: dict[tuple[str, str], None] = {}
+        self.restore(stored or StoredQueue())
         self._sent_s: deque[float] = deque()  # of the last minute
         self._pause_s, self._next_s = 0.0, 0.0
 
@@ -58,6 +58,11 @@ class AlertQueue:
         if len(self._waiting) > MAX_WAITING:
             self._given_up.append((self._waiting.popleft()[1], f"{MAX_WAITING} others waited"))
             self.counters.dropped_full += 1
+
+    @property
+    def first_s(self) -> float | None:
+        """When the message that is sent next was put here."""
+        return self._waiting[0][0] if self._waiting else None
 
     def due(self, now_s: float) -> Message | None:
         """Return the message to send now, if the pause is over and the rate allows it."""
@@ -82,12 +87,26 @@ class AlertQueue:
     def delivered(self, now_s: float) -> None:
         """Note that the message that was due has arrived."""
         _, message = self._waiting.popleft()
-        self._delivered[message.key] = None
-        while len(self._delivered) > KEPT_KEYS:
-            del self._delivered[next(iter(self._delivered))]
+        self._note(message.key)
         self._sent_s.append(now_s)
         self._pause_s, self._next_s, self.last_ok = 0.0, 0.0, True
         self.counters.sent += 1
+
+    def is_first(self, message: Message) -> bool:
+        """Tell whether a message is still the next to be sent; another replica may have sent it."""
+        return bool(self._waiting) and self._waiting[0][1].key == message.key
+
+    def said(self, key: tuple[str, str]) -> Message | None:
+        """Note that another replica delivered a message, and return it if it waited here."""
+        found = next((message for _, message in self._waiting if message.key == key), None)
+        self._waiting = deque(each for each in self._waiting if each[1].key != key)
+        self._note(key)
+        return found
+
+    def _note(self, key: tuple[str, str]) -> None:
+        self._delivered[key] = None
+        while len(self._delivered) > KEPT_KEYS:
+            del self._delivered[next(iter(self._delivered))]
 
     def failed(self, now_s: float, *, is_final: bool) -> None:
         """Note a failed try; a message that the target refuses for good is dropped."""
@@ -99,6 +118,11 @@ class AlertQueue:
             return
         self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
         self._next_s = now_s + self._pause_s
+
+    def restore(self, stored: StoredQueue) -> None:
+        """Replace everything by what another replica, or an earlier process, stored."""
+        self._waiting = deque(stored.waiting)
+        self._delivered = dict.fromkeys(stored.delivered)
 
     def stored(self) -> StoredQueue:
         """Return what the journal keeps."""

@@ -104,7 +104,7 @@ cdef class PushFastPath:
 
     cdef bint _is_admitted(self, Request* request) except *:
         receiver = self.receiver
-        if receiver.draining or receiver.max_requests_per_s:
+        if receiver.refuses or receiver.max_requests_per_s:
             return False
         token = receiver.http_token
         if not token.is_required:

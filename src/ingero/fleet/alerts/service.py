@@ -40,7 +40,7 @@ _HELD_BACK: Final = {
 log = logging.getLogger(__name__)
 
 
-class _Journal(msgspec.Struct, kw_only=True):
+class AlertJournal(msgspec.Struct, kw_only=True):
     """What survives a restart: alerts that have begun, and what waits for each target."""
 
     open: list[OpenAlert] = []
@@ -71,7 +71,7 @@ class AlertService:
 
     def __init__(self, config: AlertsConfig, state_dir: Path | None, now_s: float) -> None:
         self._path = None if state_dir is None else state_dir / JOURNAL
-        kept = _Journal() if self._path is None else _read(self._path)
+        kept = AlertJournal() if self._path is None else _read(self._path)
         for each in kept.open:
             each.unseen_since = now_s
         self.decisions = AlertDecisions(kept.open)
@@ -83,6 +83,9 @@ class AlertService:
             name: build_target(name, target, config.public_url)
             for name, target in config.targets.items()
         }
+        # Among several replicas one sends what was decided at a time, and tells the others.
+        self.may_send: Callable[[float], bool] = lambda made_s: True
+        self.on_delivered: Callable[[str, tuple[str, str]], None] = lambda target, key: None
         self._refreshed_s: dict[str, float] = {}
         self._problems: dict[str, str] = {}  # of the last try, by target
         self._is_dirty = False
@@ -157,13 +160,36 @@ class AlertService:
         async with self._sending[name]:
             await self._send_due(name, now_s)
 
+    def said(self, delivered: Sequence[tuple[str, str, str]], now_s: float) -> None:
+        """Take what another replica delivered: target, episode and kind of each message."""
+        for target, episode, kind in delivered:
+            queue = self.queues.get(target)
+            message = None if queue is None else queue.said((episode, kind))
+            if message is not None:
+                self._tell(target, message, "delivered", now_s)
+
+    def stored(self) -> AlertJournal:
+        """Return what another replica, or a later process, needs to go on from here."""
+        queues = {name: queue.stored() for name, queue in self.queues.items()}
+        return AlertJournal(open=list(self.decisions.open.values()), queues=queues)
+
+    def restore(self, opened: Sequence[OpenAlert], queues: dict[str, StoredQueue]) -> None:
+        """Replace everything by what another replica stored."""
+        self.decisions = AlertDecisions(opened)
+        for name, queue in self.queues.items():
+            queue.restore(queues.get(name) or StoredQueue())
+
     async def _send_due(self, name: str, now_s: float) -> None:
         queue, target = self.queues[name], self._targets[name]
-        while (message := queue.due(now_s)) is not None:
+        while (message := queue.due(now_s)) is not None and self.may_send(queue.first_s or now_s):
             await self._save()  # first, so that a crash repeats a message rather than loses it
             delivery = await _try(target, message, now_s)
             self._is_dirty = True
             self._problems[name] = delivery.why
+            if not delivery.why or delivery.is_final:
+                self.on_delivered(name, message.key)
+            if not queue.is_first(message):
+                continue
             if not delivery.why:
                 queue.delivered(now_s)
                 if not delivery.is_needless:
@@ -175,7 +201,7 @@ class AlertService:
             log.warning("alert_not_delivered", extra={"target": name, "why": delivery.why})
         for message, why in queue.take_given_up():
             self._tell(name, message, "given up", now_s, why)
-        if isinstance(target, Alertmanager) and self.decisions.open:
+        if isinstance(target, Alertmanager) and self.decisions.open and self.may_send(now_s):
             await self._refresh(name, target, now_s)
         await self._save()
 
@@ -201,10 +227,9 @@ class AlertService:
             if self._path is None or not self._is_dirty:
                 return
             self._is_dirty = False
-            queues = {name: queue.stored() for name, queue in self.queues.items()}
-            kept = _Journal(open=list(self.decisions.open.values()), queues=queues)
+            content = msgspec.json.encode(self.stored())
             try:
-                await asyncio.to_thread(replace_file, self._path, msgspec.json.encode(kept))
+                await asyncio.to_thread(replace_file, self._path, content)
             except StoreError as error:
                 self._is_dirty = True
                 log.error("alert_journal_not_written", extra={"why": str(error)})
@@ -220,14 +245,14 @@ async def _try(target: Target, message: Message, now_s: float) -> Delivery:
         return Delivery(f"{type(error).__name__}: {error}", is_final=True)
 
 
-def _read(path: Path) -> _Journal:
+def _read(path: Path) -> AlertJournal:
     """Read the journal; a damaged one is moved away, because alerts must go on."""
     if not path.exists():
-        return _Journal()
+        return AlertJournal()
     try:
-        return msgspec.json.decode(read_regular(path, MAX_JOURNAL_BYTES), type=_Journal)
+        return msgspec.json.decode(read_regular(path, MAX_JOURNAL_BYTES), type=AlertJournal)
     except (msgspec.DecodeError, ForeignFile, TooLarge, OSError) as error:
         log.error("alert_journal_unreadable", extra={"file": str(path), "why": str(error)})
         with contextlib.suppress(OSError):
             path.replace(path.with_suffix(".damaged"))
-        return _Journal()
+        return AlertJournal()

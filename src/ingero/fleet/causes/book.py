@@ -121,6 +121,20 @@ class CauseBook:
             if step_ms > 0.0:
                 self._rank(key).step_ms = step_ms
 
+    def stored(self) -> tuple[dict[RankKey, _Rank], dict[EpisodeKey, _Episode], set[EpisodeKey]]:
+        """Return what another replica needs to go on from here."""
+        return dict(self._ranks), dict(self._episodes), self._fresh
+
+    def restore(
+        self, ranks: dict[RankKey, _Rank], episodes: dict[EpisodeKey, _Episode],
+        fresh: set[EpisodeKey],
+    ) -> None:  # fmt: skip
+        """Replace everything by what another replica stored."""
+        self._ranks, self._episodes, self._fresh = OrderedDict(ranks), OrderedDict(episodes), fresh
+        self._jobs = {}
+        for key, rank in self._ranks.items():
+            self._jobs.setdefault((key[0], key[2]), {})[key] = rank
+
     def tick(self, verdicts: Iterable[tuple[str, Verdict]], now_s: float) -> list[EpisodeKey]:
         """Decide what is asked now; return the episodes with a new cause."""
         by_node: dict[tuple[str, str], list[Ask]] = {}

@@ -1,6 +1,6 @@
 """Inference engines of all clusters: their reports in, verdicts about them out."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
@@ -26,6 +26,16 @@ class EngineBook:
         self._rates, self._max_clusters = rates, max_clusters
         self._taken_s: dict[str, float] = {}
         self._resolved: dict[tuple[str, str], tuple[Verdict, float]] = {}  # cluster and episode
+
+    def stored(self) -> list[dict[Any, Any]]:
+        """Return what another replica needs to go on from here."""
+        return [self.judges, self._taken_s, self._resolved]
+
+    def restore(self, stored: list[dict[Any, Any]]) -> None:
+        """Replace everything by what another replica stored."""
+        judges, self._taken_s, self._resolved = stored
+        self.judges.clear()
+        self.judges.update(judges)
 
     def take(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
         """Take the reports of one push."""

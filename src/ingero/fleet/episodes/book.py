@@ -95,6 +95,14 @@ class EpisodeBook:
         self._changed_s[episode.episode] = episode.ended or episode.verdicts[-1].at
         self.inputs.restore(segments)
 
+    def replace(self, episodes: Iterable[Episode]) -> None:
+        """Take over the episodes of another replica; their inputs are not shared."""
+        for name in list(self.episodes):
+            self._forget(name)
+        self.removed.clear()
+        for episode in episodes:
+            self.restore(episode, [])
+
     def live_ids(self, cluster: str, now_s: float) -> set[str]:
         """Return the episodes of a cluster that the page lists."""
         return {

@@ -26,7 +26,9 @@ _MODULES: Final = (
     "ingero.core.collectives.",
     "ingero.core.places.",
     "ingero.contract.",
+    "ingero.core.inference.",
     "ingero.fleet.cluster_verdicts",
+    "ingero.fleet.causes.book",
 )
 _PLAIN: Final = (type(None), bool, int, float, str, bytes)
 _KINDS: Final = "biuf"  # of numpy types: booleans and numbers
@@ -35,16 +37,27 @@ _FACTORIES: Final[dict[str, Callable[[], Any]]] = {
 }  # fmt: skip
 
 
-def encode_state(cluster: "ClusterVerdicts") -> bytes:
-    """Return the state of a cluster, compressed; a value of a foreign type raises TypeError."""
-    plain = [version("ingero"), _Encoder().encode(cluster)]
+def encode_state(state: object) -> bytes:
+    """Return the state of a cluster, or of another owner of state, compressed.
+
+    A value of a foreign type raises TypeError.
+    """
+    plain = [version("ingero"), _Encoder().encode(state)]
     return zlib.compress(msgspec.msgpack.encode(plain), 1)
 
 
 def decode_state(data: bytes) -> "ClusterVerdicts":
-    """Read what `encode_state` of this version returned; raise ForeignFile for anything else."""
+    """Read the state of a cluster of this version; raise ForeignFile for anything else."""
     from ingero.fleet.cluster_verdicts import ClusterVerdicts  # noqa: PLC0415 - see verdicts.py
 
+    state = decode_any_state(data)
+    if not isinstance(state, ClusterVerdicts):
+        raise ForeignFile("the recorded state of the engine is damaged: not a cluster")
+    return state
+
+
+def decode_any_state(data: bytes) -> Any:
+    """Read what `encode_state` of this version returned; raise ForeignFile for anything else."""
     try:
         unpacker = zlib.decompressobj()
         plain = unpacker.decompress(data, MAX_STATE_BYTES)
@@ -56,15 +69,12 @@ def decode_state(data: bytes) -> "ClusterVerdicts":
                 f"these inputs were kept by version {made_by}, and this is {version('ingero')}; "
                 "replay them with the version of that Fleet"
             )
-        state = _Decoder().decode(content)
+        return _Decoder().decode(content)
     except (
         zlib.error, msgspec.DecodeError, ValueError, TypeError, KeyError, IndexError,
         AttributeError, ImportError, RecursionError,
     ) as error:  # fmt: skip
         raise ForeignFile(f"the recorded state of the engine is damaged: {error}") from None
-    if not isinstance(state, ClusterVerdicts):
-        raise ForeignFile("the recorded state of the engine is damaged: not a cluster")
-    return state
 
 
 class _Encoder:

@@ -1,6 +1,6 @@
 """HTTP endpoint that shows and changes the limits of detection while jobs run."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -12,7 +12,7 @@ from starlette.routing import Route
 from ingero.contract.api_paths import FLEET_LIMITS
 from ingero.contract.fleet_api import Limits
 from ingero.core.health.threshold import ThresholdPolicy
-from ingero.errors import IngeroError, TooLarge
+from ingero.errors import IngeroError, TooLarge, Unavailable
 from ingero.transport.access import Access
 from ingero.transport.bearer import TokenScope
 from ingero.transport.bounded import read_request_body
@@ -25,13 +25,13 @@ MAX_REQUEST_BYTES = 4096
 
 def limit_routes(
     policy: Callable[[], ThresholdPolicy],
-    set_limits: Callable[[ThresholdPolicy], None],
+    set_limits: Callable[[ThresholdPolicy], Awaitable[None]],
     access: Access,
 ) -> list[Route]:
     """Return the routes; changes need the scope `operate`, and hold until the next restart."""
 
     async def shown(_: Request) -> Response:
-        return json_response(_limits(policy()))
+        return json_response(limits_of(policy()))
 
     async def change(request: Request) -> Response:
         refused = _refused(request, access)
@@ -41,12 +41,14 @@ def limit_routes(
             body = await read_request_body(request, MAX_REQUEST_BYTES)
             asked = msgspec.json.decode(body, type=Limits)
             wanted = {k: v for k, v in msgspec.structs.asdict(asked).items() if v is not None}
-            set_limits(replace(policy(), **wanted))
+            await set_limits(replace(policy(), **wanted))
         except TooLarge as error:
             return error_response(str(error), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        except Unavailable as error:
+            return error_response(str(error), HTTPStatus.SERVICE_UNAVAILABLE)
         except (msgspec.DecodeError, IngeroError) as error:
             return error_response(str(error), HTTPStatus.BAD_REQUEST)
-        return json_response(_limits(policy()))
+        return json_response(limits_of(policy()))
 
     may_read = (TokenScope.READ, TokenScope.OPERATE)
     return [
@@ -55,7 +57,8 @@ def limit_routes(
     ]
 
 
-def _limits(policy: ThresholdPolicy) -> Limits:
+def limits_of(policy: ThresholdPolicy) -> Limits:
+    """Return the limits of a policy that can be changed."""
     return Limits(*(getattr(policy, name) for name in Limits.__struct_fields__))
 
 

@@ -1,6 +1,7 @@
 """HTTP endpoints that list, start and lift silences, with the token of the threshold listener."""
 
 import time
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -11,10 +12,12 @@ from starlette.routing import Route
 
 from ingero.contract.api_paths import FLEET_SILENCES, FLEET_SILENCES_LIFT
 from ingero.contract.fleet_api import LiftedSilences, SilenceList
-from ingero.contract.silence import LiftRequest, SilenceRequest
-from ingero.errors import StoreError, TooLarge
+from ingero.contract.replicas.entries import Entry, SilenceBegun, SilenceLifted
+from ingero.contract.silence import LiftRequest, Silence, SilenceRequest
+from ingero.errors import StoreError, TooLarge, Unavailable
 from ingero.fleet.allowed_clusters import not_allowed
 from ingero.fleet.processor import FleetProcessor
+from ingero.fleet.silences.book import Silences
 from ingero.fleet.verdicts import VerdictService
 from ingero.transport.access import Access
 from ingero.transport.bearer import TokenScope
@@ -24,13 +27,14 @@ from ingero.transport.http import error_response, json_response, key_of, require
 from ingero.transport.tls import is_loopback
 
 MAX_REQUEST_BYTES = 4096
+Share = Callable[[Entry], Awaitable[None]]  # returns when the change is in force here
 T = TypeVar("T", SilenceRequest, LiftRequest)
 
 
 def silence_routes(
-    verdicts: VerdictService, processor: FleetProcessor, access: Access
+    verdicts: VerdictService, processor: FleetProcessor, access: Access, share: Share | None = None
 ) -> list[Route]:
-    """Return the routes that `ingero silence` uses."""
+    """Return the routes that `ingero silence` uses; several replicas `share` each change."""
     silences = verdicts.silences
 
     async def listed(request: Request) -> Response:
@@ -53,19 +57,13 @@ def silence_routes(
                 "check its name with `ingero status --all`, or use --force"
             )
             return error_response(unknown, HTTPStatus.UNPROCESSABLE_ENTITY)
-        try:
-            return json_response(silences.put(asked, time.time()))
-        except StoreError as error:
-            return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
+        return await _changed(_begun(silences, asked, share))
 
     async def lift(request: Request) -> Response:
         asked = await _asked(request, access, LiftRequest)
         if isinstance(asked, Response):
             return asked
-        try:
-            return json_response(LiftedSilences(silences.lift(asked)))
-        except StoreError as error:
-            return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
+        return await _changed(_lifted(silences, asked, share))
 
     may_list = (TokenScope.READ, TokenScope.OPERATE)
     started = require_token(access, begin, TokenScope.OPERATE)
@@ -75,6 +73,32 @@ def silence_routes(
         Route(FLEET_SILENCES, started, methods=["POST"]),
         Route(FLEET_SILENCES_LIFT, lifted, methods=["POST"]),
     ]
+
+
+async def _begun(silences: Silences, asked: SilenceRequest, share: Share | None) -> Silence:
+    if share is None:
+        return silences.put(asked, time.time())
+    silence = silences.accepted(asked, time.time())
+    await share(SilenceBegun(silence))
+    return silence
+
+
+async def _lifted(silences: Silences, asked: LiftRequest, share: Share | None) -> LiftedSilences:
+    if share is None:
+        return LiftedSilences(silences.lift(asked))
+    lifted = silences.matching(asked)
+    await share(SilenceLifted(asked))
+    return LiftedSilences(lifted)
+
+
+async def _changed(change: Awaitable[Silence | LiftedSilences]) -> Response:
+    """Answer with what was changed, or why nothing was."""
+    try:
+        return json_response(await change)
+    except StoreError as error:
+        return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
+    except Unavailable as error:
+        return error_response(str(error), HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _is_known(asked: SilenceRequest, verdicts: VerdictService, processor: FleetProcessor) -> bool:

@@ -5,6 +5,7 @@ They are kept in a file where one is configured.
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,28 +40,44 @@ class Silences:
 
     def put(self, asked: SilenceRequest, now_s: float) -> Silence:
         """Start a silence; raise StoreError for too many, or for a file that cannot be written."""
+        silence = self.accepted(asked, now_s)
+        self.take(silence, now_s)
+        return silence
+
+    def accepted(self, asked: SilenceRequest, now_s: float) -> Silence:
+        """Return the silence that an operator asks for; raise StoreError for too many."""
         self.expire(now_s)
-        key = (asked.target, asked.cluster)
-        if key not in self._kept and len(self._kept) >= MAX_SILENCES:
+        if (asked.target, asked.cluster) not in self._kept and len(self._kept) >= MAX_SILENCES:
             raise TooManySilences()
-        silence = Silence(
+        return Silence(
             target=asked.target,
             cluster=asked.cluster,
             since=now_s,
             until=now_s + asked.for_s,
             why=asked.why,
         )
-        self._replace(self._kept | {key: silence})
-        log.info("silenced", extra={"target": silence.target, "until": silence.until})
-        return silence
 
-    def lift(self, asked: LiftRequest) -> list[Silence]:
-        """End the silences of a target, in one cluster or in all, and return them."""
-        ended = [
+    def take(self, silence: Silence, now_s: float) -> None:
+        """Add a silence that was accepted, here or by another replica; raises StoreError."""
+        self.expire(now_s)
+        self._replace(self._kept | {(silence.target, silence.cluster): silence})
+        log.info("silenced", extra={"target": silence.target, "until": silence.until})
+
+    def restore(self, silences: Sequence[Silence]) -> None:
+        """Replace all silences by those that other replicas have."""
+        self._kept = {(each.target, each.cluster): each for each in silences[:MAX_SILENCES]}
+
+    def matching(self, asked: LiftRequest) -> list[Silence]:
+        """Return the silences of a target, in one cluster or in all."""
+        return [
             s
             for s in self._kept.values()
             if s.target == asked.target and asked.cluster in (None, s.cluster)
         ]
+
+    def lift(self, asked: LiftRequest) -> list[Silence]:
+        """End the silences of a target, in one cluster or in all, and return them."""
+        ended = self.matching(asked)
         if ended:
             self._replace({key: s for key, s in self._kept.items() if s not in ended})
             log.info("silence_lifted", extra={"target": asked.target})
