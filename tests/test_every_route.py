@@ -114,6 +114,7 @@ ECHO: Mapping[str, frozenset[str]] = {
 }
 NODE: Mapping[str, frozenset[str]] = {
     "node GET /": EVERYBODY,
+    "node GET /static/{name}": EVERYBODY,
     **{
         f"node GET /api/v1/{name}": READ | EAST
         for name in (

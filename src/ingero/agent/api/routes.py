@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -16,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -49,9 +48,9 @@ from ingero.transport.browsers import (
     FOREIGN_ORIGIN,
     host_name,
     is_foreign,
-    page_headers,
 )
 from ingero.transport.http import SAFE_METHODS, json_response
+from ingero.web.assets import file_endpoint, page_endpoint
 
 QUERY_TIMEOUT_S = 30.0
 # further queries wait, so that slow ones do not take every thread and all memory
@@ -87,7 +86,8 @@ class NodeApi:
         """Return the routes; `NodeGuard` has to be put around them."""
         return Starlette(
             routes=[
-                Route("/", self.page),
+                Route(api_paths.PAGE, page_endpoint("local.html")),
+                Route(api_paths.PAGE_FILE, file_endpoint),
                 Route(api_paths.NODE_TIME, self.time),
                 Route(api_paths.NODE_OVERVIEW, self.overview),
                 Route(api_paths.NODE_OPS, self.ops),
@@ -104,9 +104,6 @@ class NodeApi:
                 Exception: _internal_error,
             },
         )
-
-    async def page(self, _: Request) -> Response:
-        return HTMLResponse(_PAGE, headers=_PAGE_HEADERS)
 
     async def time(self, _: Request) -> Response:
         return json_response(TimeReply(self.now_ns()))
@@ -235,10 +232,6 @@ class NodeGuard:
             return True
         address, _ = scope["server"] or ("", None)
         return bool(host) and host == address.removeprefix("::ffff:")
-
-
-_PAGE = files("ingero.web").joinpath("node.html").read_text()
-_PAGE_HEADERS = page_headers(_PAGE)
 
 
 async def _set_on_leaving(request: Request, has_left: threading.Event) -> None:

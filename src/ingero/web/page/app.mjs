@@ -1,7 +1,7 @@
 // The frame of the page: which screen a URL shows, the token field, and the banner.
 import { render } from "./preact.mjs";
 import { useEffect, useState } from "./hooks.mjs";
-import { html, link } from "./parts.mjs";
+import { Login, html, link } from "./parts.mjs";
 import { Live } from "./live.mjs";
 import { getToken, setToken } from "./token.mjs";
 import { paints } from "./draw.mjs";
@@ -55,7 +55,8 @@ function App() {
     if (at.kind === "job") query.set("job_id", at.id);
     live.open(query.size ? "?" + query : "");
   }, [at]);
-  if (live.state === "token" || live.state === "refused") return html`<${Frame} at=${at}><${Login} /></${Frame}>`;
+  if (live.state === "token" || live.state === "refused") return html`<${Frame} at=${at}><${Login} title=${live.state === "token" ? "Fleet wants a token" : "This token is not enough"}
+    text=${live.state === "token" ? "Enter a token with the scope read. It is kept for this tab only." : live.problem} again=${() => { live.state = "connecting"; live.open(live.query, true); }} /></${Frame}>`;
   return html`<${Frame} at=${at}>${live.state === "connecting" ? html`<h1>Ingero Fleet</h1><p class="dim">connecting …</p>` : html`<${Screen} at=${at} go=${go} />`}</${Frame}>`;
 }
 
@@ -76,18 +77,6 @@ function Frame({ at, children }) {
       <nav aria-label="Screens">${tabs.map(([kind, title]) => html`<a href=${link(kind, null, at.cluster)} aria-current=${(at.kind || "") === kind ? "page" : null}>${title}</a>`)}</nav>
       <span class="right">${at.cluster && html`<span>cluster ${at.cluster} <a href="/">all</a></span>`}${live.version && html`<span>${live.version}</span>`}${getToken() && html`<button type="button" onClick=${() => { setToken(""); location.reload(); }}>forget token</button>`}</span></div></header>
     <main id="main" tabindex="-1">${children}</main>`;
-}
-
-function Login() {
-  const enter = (event) => {
-    event.preventDefault();
-    setToken(new FormData(event.target).get("token").trim());
-    live.state = "connecting";
-    live.open(live.query, true);
-  };
-  return html`<div class="login"><h1>${live.state === "token" ? "Fleet wants a token" : "This token is not enough"}</h1>
-    <p role="status">${live.state === "token" ? "Enter a token with the scope read. It is kept for this tab only." : live.problem}</p>
-    <form onSubmit=${enter}><input name="token" type="password" aria-label="token" autocomplete="off" required autofocus /><button class="main">Open</button></form></div>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

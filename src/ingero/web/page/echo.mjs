@@ -1,7 +1,7 @@
 // Echo's page: a form for every question, made from the OpenAPI document, and answers with an address.
 import { render } from "./preact.mjs";
 import { useEffect, useState } from "./hooks.mjs";
-import { Copy, html } from "./parts.mjs";
+import { Copy, Login, html } from "./parts.mjs";
 import { ask, getToken, headers, setToken } from "./token.mjs";
 
 const SQL = "run_analysis", TOOLS = "/api/v2/tools/";
@@ -31,15 +31,9 @@ function App() {
   return html`<a class="skip" href="#main">Skip to the content</a>
     <header><div class="bar"><a class="brand" href="/">Ingero Echo</a><span class="right">${getToken() && html`<button type="button" onClick=${() => { setToken(""); location.reload(); }}>forget token</button>`}</span></div></header>
     <main id="main" tabindex="-1">${!api ? html`<h1>Ingero Echo</h1><p class="dim">connecting …</p>`
-      : api.status === 401 || api.status === 403 ? html`<${Login} problem=${api.status === 403 ? api.error : ""} again=${load} />`
+      : api.status === 401 || api.status === 403 ? html`<${Login} title="Echo wants a token" text=${api.status === 403 ? api.error : "Echo keeps the history of all clusters. Enter a token with the scope read. It is kept for this tab only."} again=${load} />`
       : api.error ? html`<h1>Echo does not answer</h1><p role="alert">${api.error}</p><button type="button" onClick=${load}>try again</button>`
       : html`<${Questions} api=${api} at=${at} go=${go} />`}</main>`;
-}
-
-function Login({ problem, again }) {
-  const enter = (event) => { event.preventDefault(); setToken(new FormData(event.target).get("token").trim()); again(); };
-  return html`<div class="login"><h1>Echo wants a token</h1><p role="status">${problem || "Echo keeps the history of all clusters. Enter a token with the scope read. It is kept for this tab only."}</p>
-    <form onSubmit=${enter}><input name="token" type="password" aria-label="token" autocomplete="off" required autofocus /><button class="main">Open</button></form></div>`;
 }
 
 function Questions({ api, at, go }) {

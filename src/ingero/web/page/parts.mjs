@@ -2,7 +2,7 @@
 import { h } from "./preact.mjs";
 import { useEffect, useRef, useState } from "./hooks.mjs";
 import htm from "./htm.mjs";
-import { ask } from "./token.mjs";
+import { ask, setToken } from "./token.mjs";
 
 export const html = htm.bind(h);
 export const HOUR = 3600;
@@ -14,7 +14,8 @@ export const dollars = (value) => "$" + value.toLocaleString("en", { minimumFrac
 export function span(seconds) {
   const s = Math.max(0, seconds);
   if (s < 120) return Math.round(s) + " s";
-  return s < 2 * HOUR ? Math.round(s / 60) + " min" : (s / HOUR).toFixed(1) + " h";
+  if (s < 2 * HOUR) return Math.round(s / 60) + " min";
+  return s < 48 * HOUR ? (s / HOUR).toFixed(1) + " h" : Math.round(s / HOUR / 24) + " days";
 }
 
 export function clock(at) {
@@ -144,6 +145,13 @@ export function Headline({ view, more }) {
     <${title}>${line.text}</${title}>
     <p class="dim">${line.since != null && html`for ${span(view.at - line.since)}`}${line.next_step && html` · next: ${said(line.next_step)}`}${line.episode && html` · <a href=${link("episode", line.episode, view.cluster_id)}>why</a>`}</p>
   </div>`;
+}
+
+// The token field; `again` tries once more with what was entered.
+export function Login({ title, text, again }) {
+  const enter = (event) => { event.preventDefault(); setToken(new FormData(event.target).get("token").trim()); again(); };
+  return html`<div class="login"><h1>${title}</h1><p role="status">${text}</p>
+    <form onSubmit=${enter}><input name="token" type="password" aria-label="token" autocomplete="off" required autofocus /><button class="main">Open</button></form></div>`;
 }
 
 export function useFocusTitle(title) {
