@@ -93,6 +93,10 @@ peers-images: ## install buildah, podman, skopeo, runc and mmdebstrap from Debia
 peers-k8s: ## build a whole Kubernetes node for tests (needs Go; about 12 minutes of CPU; kept in ~/.cache/ingero/peers)
 	nice bench/peers/k8s.sh
 
+.PHONY: peers-kernels
+peers-kernels: ## download Debian's stock kernels for amd64 and arm64, and install the emulator that boots them
+	nice bench/peers/kernels.sh
+
 .PHONY: peers-slurm
 peers-slurm: ## install Slurm and munge from Debian, for a cluster on loopback
 	nice bench/peers/slurm.sh
@@ -108,6 +112,10 @@ e2e-image: $(READY) peers-images ## build the image twice and run Fleet, Echo an
 .PHONY: e2e-packages
 e2e-packages: $(READY) peers-charts ## build the deb, install it for real, run it and remove it again (needs root and Debian 12)
 	INGERO_TEST_PACKAGES=1 $(BIN)/pytest tests/release/test_packages.py
+
+.PHONY: e2e-kernels
+e2e-kernels: $(READY) peers-kernels peers-images ## boot Debian's stock kernels in an emulator: every probe loads, and every call is counted (takes minutes)
+	INGERO_TEST_KERNELS=1 $(BIN)/pytest -p no:xdist -v -s tests/release/test_kernels.py
 
 .PHONY: e2e-slurm
 e2e-slurm: $(READY) peers-slurm ## run a real Slurm cluster of three nodes on loopback: plugin in every task, gate, opt-in drain (needs root)

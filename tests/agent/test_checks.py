@@ -1,12 +1,26 @@
 """`ingero check`: each answer says what is missing, what it costs and what to do."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.gpu_jobs import require_bpf
 
 from ingero.agent import checks
-from ingero.agent.checks import check_amd, check_btf, check_kernel, check_ptrace_scope, run_checks
+from ingero.agent.checks import (
+    check_amd,
+    check_btf,
+    check_kernel,
+    check_probes,
+    check_ptrace_scope,
+    run_checks,
+)
+from ingero.agent.ebpf.loaded import Capability
+from ingero.agent.ebpf.policy import CALL_LAYERS
+from ingero.agent.ebpf.tracer import Tracer
 from ingero.agent.host.privileges import missing_capabilities
 from ingero.cli.dispatch import run
 from ingero.errors import Unavailable
@@ -125,3 +139,47 @@ def test_probes_that_are_refused_by_a_filter_name_it(monkeypatch: pytest.MonkeyP
     found = checks.check_probes()
     assert not found.passed
     assert "seccomp" in found.recommendation
+
+
+REFUSES_BPF = """
+import ctypes, os, struct, sys
+number = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+# load the number of the call; bpf(): not permitted; everything else: allowed
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000)]
+filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code), ctypes.addressof(filters)))
+assert ctypes.CDLL(None).prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.executable, [sys.executable, "-m", "ingero", "check", "--json"])
+"""
+
+
+@pytest.mark.root
+def test_a_real_filter_of_system_calls_is_named() -> None:
+    """Capabilities are there, and bpf() is refused all the same, as in older containers."""
+    require_bpf()
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSES_BPF], capture_output=True, text=True, check=False
+    )
+    checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+    assert checks["privileges"]["pass"]
+    assert not checks["probes"]["pass"]
+    assert "seccomp" in checks["probes"]["recommendation"], checks["probes"]
+    assert done.returncode == 1
+
+
+def test_host_probes_alone_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel whose verifier refuses the programs for calls: the others say nothing about jobs."""
+    require_bpf()
+    real = Tracer.capabilities
+
+    def only_host(self: Tracer) -> list[Capability]:
+        return [
+            replace(one, on=False, detail="refused") if one.name in CALL_LAYERS else one
+            for one in real(self)
+        ]
+
+    monkeypatch.setattr(Tracer, "capabilities", only_host)
+    found = check_probes()
+    assert not found.passed
+    assert "no call of a job can be seen" in found.detail
+    assert "scheduler" in found.value

@@ -133,7 +133,7 @@ def check_probes() -> Check:
             "run `sudo ingero check`",
             optional=True,
         )
-    from ingero.agent.ebpf.policy import TracePolicy  # noqa: PLC0415 - only if allowed
+    from ingero.agent.ebpf.policy import CALL_LAYERS, TracePolicy  # noqa: PLC0415 - only if allowed
     from ingero.agent.ebpf.tracer import Tracer  # noqa: PLC0415 - only if allowed
 
     tracer = Tracer(TracePolicy(pids=()))
@@ -148,6 +148,9 @@ def check_probes() -> Check:
     off = [one for one in found if not one.on]
     names = ", ".join(sorted(one.name for one in found if one.on))
     detail = "; ".join(f"without {one.name}: {one.detail}" for one in off)
+    if not any(one.on and one.name in CALL_LAYERS for one in found):
+        detail = f"no call of a job can be seen; {detail}"
+        return Check("probes", False, names or "none", detail, _advice_for_probes())
     return Check("probes", True, names, detail)
 
 

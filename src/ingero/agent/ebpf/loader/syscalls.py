@@ -22,9 +22,8 @@ class BpfRefused(Unavailable):
     """The kernel refused a call; `number` is the errno."""
 
     def __init__(self, number: int, what: str) -> None:
-        hint = (
-            "; CAP_BPF and CAP_PERFMON are needed" if number in (errno.EPERM, errno.EACCES) else ""
-        )
+        # EACCES is the verifier's: the program is at fault, not who loads it
+        hint = "; CAP_BPF and CAP_PERFMON are needed" if number == errno.EPERM else ""
         super().__init__(f"{what}: {os.strerror(number)}{hint}")
         self.number = number
 

@@ -35,6 +35,13 @@ struct {
   MAP_UINT(type, MAP_TASK_STORAGE); MAP_UINT(map_flags, F_NO_PREALLOC); MAP_TYPE(key, int); MAP_TYPE(value, struct thread);
 } threads SEC(".maps");
 
+/* The compiler must not know what branches said about `at`, or it leaves out the mask, and the verifier of kernels before
+ * 6.2, which forgets that `depth - 1` is not negative, refuses the program. */
+INLINE struct frame *frame_at(struct thread *thread, u32 at) {
+  asm volatile("" : "+r"(at));
+  return &thread->frames[at & (DEPTH - 1)];
+}
+
 struct allocation { u64 tgid, pointer; };
 struct {
   MAP_UINT(type, MAP_LRU_HASH); MAP_UINT(max_entries, 16384); MAP_TYPE(key, struct allocation); MAP_TYPE(value, u64);
@@ -85,7 +92,7 @@ INLINE void emit_entry(struct slot *slot, const volatile struct func *func, u64 
 
 /* A variant that is implemented by another of the same function (_ptsz, _v2) counts once. */
 INLINE int inside_same(struct thread *thread, u32 depth, u32 slot) {
-  return depth && thread->frames[(depth - 1) & (DEPTH - 1)].slot == slot;
+  return depth && frame_at(thread, depth - 1)->slot == slot;
 }
 
 /* Frames at or below our stack pointer were left without a return (longjmp, exception): drop them. */
@@ -93,7 +100,7 @@ INLINE u32 live_depth(struct thread *thread, u64 sp) {
   u32 depth = thread->depth;
 #pragma unroll
   for (int i = 0; i < DEPTH; i++) {
-    if (!depth || depth > DEPTH || thread->frames[(depth - 1) & (DEPTH - 1)].sp > sp)
+    if (!depth || depth > DEPTH || frame_at(thread, depth - 1)->sp > sp)
       break;
     depth--;
   }
@@ -132,7 +139,7 @@ INLINE int on_entry(struct pt_regs *ctx) {
     __sync_fetch_and_add(&slot->calls, -1);
     return 1;
   }
-  struct frame *frame = &thread->frames[depth & (DEPTH - 1)];
+  struct frame *frame = frame_at(thread, depth);
   frame->slot = index;
   frame->func = id;
   frame->sampled = slot->sample_every && (slot->sample_every == 1 || number % slot->sample_every == 0);
@@ -208,7 +215,7 @@ INLINE struct frame *find_frame(struct thread *thread, u32 slot, u64 sp) {
     if (!depth || depth > DEPTH)
       return 0;
     depth--;
-    struct frame *frame = &thread->frames[depth & (DEPTH - 1)];
+    struct frame *frame = frame_at(thread, depth);
     if (frame->slot == slot && frame->sp + FIRST_STACK_ARG <= sp) {
       thread->depth = depth;
       return frame;

@@ -44,7 +44,7 @@ INLINE u64 hash_of_id(const void *id) {
 INLINE int inside_collective(struct thread *thread, u32 depth, u8 kind) {
   if ((kind != KIND_COLLECTIVE && kind != KIND_P2P) || !depth)
     return 0;
-  u8 outer = functions[thread->frames[(depth - 1) & (DEPTH - 1)].func & 127].kind;
+  u8 outer = functions[frame_at(thread, depth - 1)->func & 127].kind;
   return outer == KIND_COLLECTIVE || outer == KIND_P2P;
 }
 
