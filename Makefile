@@ -57,6 +57,7 @@ surface: $(READY) ## record the public surface: names, fields, commands, metrics
 lock: ## pin all dependencies again, with hashes and without index addresses
 	uv pip compile --quiet --universal --extra dev --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links tests/fuzz/requirements.in -o tests/fuzz/requirements.lock
+	uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links release/pages.in -o release/pages.lock
 
 .PHONY: clean
 clean: ## remove everything that set-up and tests created
@@ -70,7 +71,7 @@ probes: $(READY) ## rebuild the eBPF probes, the NCCL plugin and the stand-in of
 
 OUT ?= dist
 .PHONY: release
-release: $(READY) ## build wheels, source archive, bill of materials, charts, deb and rpm into OUT=dist, with checksums (RELEASE_KEY=file signs them)
+release: $(READY) ## build wheels, source archive, bill of materials, charts, deb, rpm and image into OUT=dist, with checksums (RELEASE_KEY=file signs them)
 	nice $(BIN)/python -m release --out $(OUT)
 
 .PHONY: release-check
@@ -80,6 +81,12 @@ release-check: $(READY) ## verify the checksums of OUT=dist, install its wheels 
 .PHONY: image
 image: $(READY) peers-images ## build the image of all services without a daemon, as localhost/ingero (OCI=file also writes an archive; BASE=image)
 	nice $(BIN)/python -m release.image $(if $(BASE),--base $(BASE)) $(if $(OCI),--out $(OCI))
+
+.PHONY: site
+site: $(READY) ## build the documentation as a website into build/site, which needs nothing from elsewhere
+	@test -x .cache/pages/bin/zensical || { $(BIN)/uv venv --quiet .cache/pages && \
+		VIRTUAL_ENV=$(CURDIR)/.cache/pages $(BIN)/uv pip sync --quiet --require-hashes release/pages.lock; }
+	nice $(BIN)/python -m release.pages --zensical $(CURDIR)/.cache/pages/bin/zensical
 
 .PHONY: peers-charts
 peers-charts: ## install Helm, kubectl, kubeconform, helm-unittest and nfpm for charts and packages (needs Go; takes minutes; kept in ~/.cache/ingero/peers)
@@ -120,6 +127,15 @@ e2e-kernels: $(READY) peers-kernels peers-images ## boot Debian's stock kernels 
 .PHONY: e2e-slurm
 e2e-slurm: $(READY) peers-slurm ## run a real Slurm cluster of three nodes on loopback: plugin in every task, gate, opt-in drain (needs root)
 	INGERO_TEST_SLURM=1 $(BIN)/pytest tests/e2e/test_slurm.py
+
+.PHONY: test-compat
+test-compat: $(READY) ## try agents, Fleet, Echo and commands against the version of the commit in tests/compat/BASE (takes minutes)
+	INGERO_TEST_COMPAT=1 nice $(BIN)/pytest tests/compat
+
+.PHONY: test-aarch64
+test-aarch64: $(READY) ## run tests/contract and tests/core from the wheel for aarch64 under qemu, with pages of 4 and 64 KiB (TESTS=, PAGES=; takes an hour)
+	bench/peers/aarch64.sh
+	nice $(BIN)/python -m release.aarch64 $(if $(PAGES),--pages $(PAGES)) $(TESTS)
 
 .PHONY: wheelhouse
 wheelhouse: ## collect wheels and a slim NCCL for GPU tests on a machine without network

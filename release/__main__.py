@@ -1,7 +1,7 @@
 """`make release`: every artefact of a release in one folder, with checksums and their signature.
 
 Without $RELEASE_KEY the checksums are not signed. Packages are left out, with a sentence, where
-nfpm is missing; charts where Helm is.
+nfpm is missing; the image where buildah is.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from release import charts, packages, sbom, site, sums, wheels
+from release import charts, image, packages, sbom, site, sums, wheels
 
 
 def main() -> None:
@@ -18,6 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("dist"))
     parser.add_argument("--no-packages", action="store_true", help="leave deb and rpm out")
+    parser.add_argument("--no-image", action="store_true", help="leave the image archive out")
     arguments = parser.parse_args()
     out: Path = arguments.out
     if out.exists() and any(out.iterdir()):
@@ -40,6 +41,12 @@ def main() -> None:
                 wheel = next(path for path in built if architecture in path.name)
                 made = packages.build_packages(wheel, number, out, architecture)
                 say(f"packages for {architecture}", made)
+        if arguments.no_image or image.missing_programs():
+            print("image: left out (`make peers-images` installs what builds it)")
+        else:
+            tag = f"{image.NAME}:{number}"
+            print(f"image: {tag} {image.build_image(x86_64, tag)}")
+            say("image", [image.write_archive(tag, out / f"ingero-{number}-x86_64.oci.tar")])
         say("checksums", [sums.write_sums(out)])
         key = sums.release_key(Path(work))
         if key is None:

@@ -1,6 +1,5 @@
 """Charts, as Helm packs them, in the same bytes every time."""
 
-import os
 import shutil
 import tarfile
 import tempfile
@@ -8,17 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from release.tree import ROOT, copy_tree
+from release.tree import copy_tree
 from release.wheels import pack
-
-CHARTS = ROOT / "helm"
-
-
-def helm() -> Path | None:
-    """Return Helm from the PATH or from where `make peers-charts` puts it."""
-    cache = Path(os.environ.get("INGERO_PEERS") or Path.home() / ".cache/ingero/peers")
-    found = shutil.which("helm", path=f"{cache / 'bin'}:{os.environ['PATH']}")
-    return Path(found) if found else None
 
 
 def package(out: Path) -> list[Path]:

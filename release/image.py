@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from release import sbom, site, wheels
-from release.tree import ROOT, build_environment, commit_time
+from release.tree import ROOT, build_environment, commit_time, write_tar
 
 HOME = "/opt/ingero"
 NAME = "localhost/ingero"
@@ -73,6 +73,37 @@ def _buildah(command: list[str]) -> str:
     return done.stdout
 
 
+def build_image(wheel: Path, tag: str, base: str | None = None) -> str:
+    """Build the image of a wheel; return its digest. Without a base one is made from packages."""
+    folder = ROOT / "build"
+    folder.mkdir(exist_ok=True)
+    base_tar = None
+    if base is None:
+        cache = Path(os.environ.get("INGERO_PEERS") or Path.home() / ".cache/ingero/peers")
+        base_tar = cache / "base.tar"
+        subprocess.run([ROOT / "release/base.sh", base_tar], check=True)
+        base = import_base(base_tar)
+    prepare(folder, wheel, base_tar)
+    return build(folder, base, tag)
+
+
+def write_archive(tag: str, target: Path) -> Path:
+    """Write an image as an OCI archive, in the same bytes for the same image."""
+    with tempfile.TemporaryDirectory() as work:
+        layout = f"oci:{work}/image:{tag.rsplit(':', 1)[1]}"
+        source = f"containers-storage:{tag}"
+        subprocess.run(["skopeo", "copy", "--quiet", source, layout], check=True)
+        with target.open("wb") as file:
+            write_tar(Path(work) / "image", file, "")
+    return target
+
+
+def missing_programs() -> list[str]:
+    """Return what is not installed of the programs that build an image."""
+    needed = ("buildah", "mmdebstrap", "skopeo")
+    return [name for name in needed if shutil.which(name) is None]
+
+
 def main() -> None:
     """Build the image and write it as an OCI archive."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -81,20 +112,10 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, help="wheel to install; built if omitted")
     parser.add_argument("--tag", default=f"{NAME}:{version('ingero')}")
     arguments = parser.parse_args()
-    folder = ROOT / "build"
-    folder.mkdir(exist_ok=True)
-    base_tar = None
-    if arguments.base is None:
-        cache = Path(os.environ.get("INGERO_PEERS") or Path.home() / ".cache/ingero/peers")
-        base_tar = cache / "base.tar"
-        subprocess.run([ROOT / "release/base.sh", base_tar], check=True)
-    wheel = arguments.wheel or wheels.build_wheel(folder / "wheel")
-    prepare(folder, wheel, base_tar)
-    base = arguments.base or import_base(base_tar)  # type: ignore[arg-type] # one of both is given
-    print(f"{arguments.tag} {build(folder, base, arguments.tag)}")
+    wheel = arguments.wheel or wheels.build_wheel(ROOT / "build" / "wheel")
+    print(f"{arguments.tag} {build_image(wheel, arguments.tag, arguments.base)}")
     if arguments.out:
-        source, target = f"containers-storage:{arguments.tag}", f"oci-archive:{arguments.out}"
-        subprocess.run(["skopeo", "copy", "--quiet", source, target], check=True)
+        write_archive(arguments.tag, arguments.out)
 
 
 if __name__ == "__main__":

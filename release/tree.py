@@ -6,7 +6,9 @@ Every artefact is made from it.
 import os
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,6 +37,22 @@ def copy_tree(target: Path) -> Path:
     commit = _git("rev-parse", "--short=12", "HEAD")
     (target / "src/ingero/build.txt").write_text(f"commit {commit}\n")
     return target
+
+
+def write_tar(folder: Path, file: IO[bytes], prefix: str) -> None:
+    """Write a tar of a folder: sorted, without owners, with one time."""
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        info.mtime = commit_time()
+        info.mode = 0o755 if info.isdir() or info.mode & 0o100 else 0o644
+        return info
+
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(folder.rglob("*"), key=os.fspath):
+            name = f"{prefix}{path.relative_to(folder)}"
+            archive.add(path, name, recursive=False, filter=plain)
 
 
 def _git(*args: str) -> str:

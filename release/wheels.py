@@ -8,7 +8,6 @@ little-endian with 64-bit longs, so the headers agree in all that an extension u
 import base64
 import gzip
 import hashlib
-import os
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +17,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from release.tree import build_environment, commit_time, copy_tree
+from release.tree import build_environment, commit_time, copy_tree, write_tar
 
 PARTS = ("ingero/contract/_native/codecs", "ingero/fleet/_native/fast_path")
 GLIBC = "2.17"
@@ -141,19 +140,8 @@ def _source_archive(tree: Path, out: Path) -> Path:
 
 def pack(folder: Path, target: Path, prefix: str) -> None:
     """Write a .tar.gz of a folder that is the same for the same files."""
-
-    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-        info.uid = info.gid = 0
-        info.uname = info.gname = ""
-        info.mtime = commit_time()
-        info.mode = 0o755 if info.isdir() or info.mode & 0o100 else 0o644
-        return info
-
     with (
         target.open("wb") as file,
         gzip.GzipFile("", "wb", 9, file, mtime=commit_time()) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path in sorted(folder.rglob("*"), key=os.fspath):
-            name = f"{prefix}/{path.relative_to(folder)}"
-            archive.add(path, name, recursive=False, filter=plain)
+        write_tar(folder, packed, f"{prefix}/")
