@@ -112,6 +112,10 @@ peers-slurm: ## install Slurm and munge from Debian, for a cluster on loopback
 peers-valkey: ## install Valkey (or Redis 7), HAProxy and nginx from Debian, for replicas of Fleet (needs root)
 	nice bench/peers/valkey.sh
 
+.PHONY: test-charts
+test-charts: $(READY) peers-charts ## judge the charts with helm lint, helm-unittest and kubeconform (`make test` does so, too, where these are installed)
+	$(BIN)/pytest -p no:xdist tests/deploy/test_charts.py tests/test_quickstarts.py
+
 .PHONY: e2e-image
 e2e-image: $(READY) peers-images ## build the image twice and run Fleet, Echo and agent from it, read-only and without rights (needs root)
 	INGERO_TEST_IMAGE=1 $(BIN)/pytest tests/release/test_image.py

@@ -137,3 +137,49 @@ def test_unit_tests_of_the_charts(chart: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("chart", ALL)
+def test_services_of_the_namespace_set_no_variables_of_ours(chart: str) -> None:
+    """A Service `ingero-fleet` would set INGERO_FLEET_PORT and others in every pod."""
+    specs = [
+        each["spec"]["template"]["spec"]
+        for each in rendered(chart, "--set", ALL[chart])
+        if "template" in each.get("spec", {})
+    ]
+    assert [spec["enableServiceLinks"] for spec in specs] == [False]
+
+
+def conform(documents: str) -> subprocess.CompletedProcess[str]:
+    """Judge objects by the schemas of Kubernetes and of the CRDs that charts use."""
+    schemas = PEERS.parent / "schemas"
+    if not schemas.is_dir():
+        pytest.skip("there are no schemas: `make peers-charts`")
+    place = f"{schemas}/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
+    return subprocess.run(
+        [program("kubeconform"), "-strict", "-summary", "-schema-location", place, "-"],
+        input=documents,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("chart", ALL)
+def test_every_object_conforms_to_the_schemas_of_kubernetes(chart: str) -> None:
+    documents = rendered(chart, "--set", ALL[chart])
+    done = conform(yaml.safe_dump_all(documents))
+    assert done.returncode == 0, done.stdout
+    assert f"Valid: {len(documents)}, Invalid: 0, Errors: 0, Skipped: 0" in done.stdout
+    workload = next(each for each in documents if "template" in each.get("spec", {}))
+    workload["spec"]["template"]["spec"]["hostPid"] = True
+    assert "hostPid" in conform(yaml.safe_dump(workload)).stdout
+
+
+@pytest.mark.parametrize(
+    "file", ["examples/kubernetes-job.yaml", "deploy/prometheus/ingero-prometheusrule.yaml"]
+)
+def test_objects_that_people_apply_conform_too(file: str) -> None:
+    done = conform((ROOT / file).read_text())
+    assert done.returncode == 0, done.stdout
