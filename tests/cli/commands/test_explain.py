@@ -162,7 +162,7 @@ def test_a_recording_that_ended_is_said(
             )
         assert run(["explain"]) == 3  # nothing was recorded
         notes.append(capsys.readouterr().err)
-    assert "no recorder is running: the last one wrote 60m" in notes[0]
+    assert "no recorder is running: the last one wrote 60 min" in notes[0]
     assert notes[1] == ""
 
 

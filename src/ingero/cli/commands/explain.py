@@ -137,8 +137,9 @@ def _not_for_nodes(is_option: bool) -> click.UsageError:
 
 def _print_processes(connection: sqlite3.Connection, span: Span, as_json: bool) -> None:
     wanted = OpFilter(from_ns=span.from_ns, to_ns=span.to_ns)
-    with shown_progress("events read") as progress:
-        operations = read_operations(connection, wanted, lambda done: progress(done, 0))
+    with shown_progress() as shown:
+        read = shown.phase("events read")
+        operations = read_operations(connection, wanted, lambda done: read(done, 0))
     print_process_times(operations, read_processes(connection), as_json)
 
 
@@ -161,13 +162,16 @@ def _span(
 
 
 def _derive(connection: sqlite3.Connection, span: Span, pid: int) -> list[RecordedChain]:
-    if len(read_nodes(connection)) > 1:
+    with shown_progress() as shown:
+        read, replayed = shown.phase("events read"), shown.phase("events replayed")
+        nodes = read_nodes(connection)
+        found = derive_chains(connection, nodes, span, (pid,), read, replayed)
+    if len(nodes) > 1:
         print(
             "NOTE: the system samples of a merged file carry no node name: the replay ignores them",
             file=sys.stderr,
         )
-    with shown_progress("events replayed") as progress:
-        return derive_chains(connection, span, (pid,), progress)
+    return found
 
 
 def _print_kept(kept: Kept, has_chains: bool, derived: bool) -> None:

@@ -2,33 +2,57 @@
 
 import contextlib
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 
 QUIET_S = 1.0  # commands that take less print nothing
 EVERY_S = 0.2
+Show = Callable[[int, int], None]  # what is done, and what there is; 0 where that is not known
+
+
+class Shown:
+    """The line that is printed; a phase of the command sets it, a thread prints it.
+
+    So something is said in time, also while a phase is busy and reports nothing.
+    """
+
+    def __init__(self) -> None:
+        self._line = ""
+
+    def phase(self, what: str) -> Show:
+        """Return the function that a phase reports to; the line is about the last who did."""
+
+        def show(done: int, total: int) -> None:
+            share = f"{100 * done // total} %" if total else ""
+            self._line = f"{done:,} of {total:,} {what} {share}" if total else f"{done:,} {what}"
+
+        if not self._line:
+            show(0, 0)
+        return show
+
+    def print_until(self, stop: threading.Event) -> None:
+        """Print the line now and then, and remove it at the end."""
+        if stop.wait(QUIET_S):
+            return
+        while True:
+            print(f"\r\x1b[K{self._line}", end="", file=sys.stderr, flush=True)
+            if stop.wait(EVERY_S):
+                break
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that takes what is done and what there is, and prints it now and then."""
+def shown_progress() -> Iterator[Shown]:
+    """Yield what the phases of a command report to; nothing is printed without a terminal."""
+    shown = Shown()
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield shown
         return
-    due_s = time.monotonic() + QUIET_S
-    printed = False
-
-    def show(done: int, total: int) -> None:
-        nonlocal due_s, printed
-        if time.monotonic() < due_s:
-            return
-        due_s, printed = time.monotonic() + EVERY_S, True
-        share = f"{100 * done // total} %" if total else ""
-        line = f"{done:,} of {total:,} {what} {share}" if total else f"{done:,} {what}"
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-
+    stop = threading.Event()
+    printer = threading.Thread(target=shown.print_until, args=(stop,), daemon=True)
+    printer.start()
     try:
-        yield show
+        yield shown
     finally:
-        if printed:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        stop.set()
+        printer.join()

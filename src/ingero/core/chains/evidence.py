@@ -32,6 +32,8 @@ OVERLAP_SLACK_NS = 1_000_000  # tolerance between timestamps of different probes
 SAMPLE_REACH_NS = 1_500_000_000  # a system sample covers the second before it
 MIN_QUEUE_NS = 500_000  # shorter waits for the CPU occur on every healthy host
 SECTOR_BYTES = 512
+NO_EVENTS = columns_from_rows([])
+Intervals = tuple[NDArray[np.int64], NDArray[np.int64]]  # when events start and end
 _IS_EVIDENCE = source_table((Source.HOST, Source.IO, Source.TCP, Source.NET))
 
 
@@ -134,12 +136,16 @@ def gather(
     process: Process,
     slow: SlowCalls | None,
     samples: Mapping[int, SystemSample] | None = None,
+    intervals: Intervals | None = None,
 ) -> Evidence:
     """Return the evidence about a process that overlaps its slow calls in time.
 
-    Where the slow calls are unknown, the whole window counts.
+    Where the slow calls are unknown, the whole window counts. `intervals` are those of the events,
+    for callers that ask several times about the same ones.
     """
-    near = events if slow is None else events.take(overlaps(*events.intervals(), slow))
+    near = (
+        events if slow is None else events.take(overlaps(*(intervals or events.intervals()), slow))
+    )
     if not len(near):
         is_known = slow is not None and len(slow.start_ns) > 0
         return Evidence(system=worst_sample(samples or {}, slow), covered=0.0 if is_known else None)
@@ -147,11 +153,7 @@ def gather(
     own = near.take(mine)
     host_wide = near if process.pid else own
     switched = own.take(contended(own))
-    summed = (
-        host_wide.take(host_wide.is_op(*SWITCH_SUMMARY))
-        if not process.pid
-        else columns_from_rows([])
-    )
+    summed = host_wide.take(host_wide.is_op(*SWITCH_SUMMARY)) if not process.pid else NO_EVENTS
     pages = int(own.arg0[own.is_op(*PAGE_ALLOC)].sum()) + int(
         own.arg1[own.is_op(*PAGE_ALLOC_SUMMARY)].sum()
     )
@@ -219,7 +221,7 @@ def worst_sample(
     """
     chosen = list(samples.values())
     if slow is not None and chosen:
-        times = np.array([sample.timestamp_ns for sample in chosen], np.int64)
+        times = np.fromiter(samples, np.int64, len(samples))  # the keys are their times
         is_near = overlaps(times - SAMPLE_REACH_NS, times, slow)
         chosen = [sample for sample, near in zip(chosen, is_near, strict=True) if near]
     if not chosen:

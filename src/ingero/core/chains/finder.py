@@ -17,7 +17,14 @@ from ingero.contract.events import (
     Source,
 )
 from ingero.core.chains import rules
-from ingero.core.chains.evidence import EvidenceWindow, Process, SystemSample, contended, gather
+from ingero.core.chains.evidence import (
+    EvidenceWindow,
+    Intervals,
+    Process,
+    SystemSample,
+    contended,
+    gather,
+)
 from ingero.core.chains.graphs import GraphWatch
 from ingero.core.chains.incidents import Finding, Incidents
 from ingero.core.chains.neighbours import Host
@@ -50,6 +57,7 @@ NO_WAITS = CgroupWaitTimes()
 class _Snapshot:
     now_ns: int
     events: EventColumns
+    intervals: Intervals
     samples: Mapping[int, SystemSample]
     pid: int
     cgroup_id: int
@@ -94,7 +102,7 @@ class ChainFinder:
         events = self._window.at(now_ns)
         samples = self._samples_at(now_ns)
         chosen = [op for op in ops if pid in (0, op.pid) or op.pid == 0]
-        snapshot = _Snapshot(now_ns, events, samples, pid, cgroup_id)
+        snapshot = _Snapshot(now_ns, events, events.intervals(), samples, pid, cgroup_id)
         found = self._about_operations(snapshot, chosen)
         others = self._standalone(events, pid, cgroup_id, waits)
         memory = max((sample.mem_pct for sample in samples.values()), default=None)
@@ -121,7 +129,9 @@ class ChainFinder:
             )
             drop = self._throughput.observe(snapshot.now_ns, op) if is_watched(op) else None
             if rules.has_tail(op):
-                evidence = gather(snapshot.events, process, op.slow, snapshot.samples)
+                evidence = gather(
+                    snapshot.events, process, op.slow, snapshot.samples, snapshot.intervals
+                )
                 chain = rules.tail_chain(op, evidence, self.host)
                 if chain and (op.key not in tails or weight(chain) > weight(tails[op.key].chain)):
                     tails[op.key] = Finding(chain, op.slow, process.waited_ns(snapshot.events))

@@ -88,6 +88,7 @@ class OpWindow:
     _durations: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _starts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _last: OpSummary | None = None  # valid until the next call
+    _period: tuple[int, int | None] = (0, None)  # number of spikes, and their period
 
     def add(self, durations: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Count calls and return which of them are far above the median of the last summary."""
@@ -122,10 +123,16 @@ class OpWindow:
         starts = self._starts[is_slow]
         self._last = OpSummary(
             key, self.count, p50, p99, p95, self.min_ns, self.max_ns, self.total_ns, pid,
-            self.anomalies, spike_period(self.spikes),
+            self.anomalies, self._spike_period(),
             SlowCalls(starts, starts + self._durations[is_slow]), frozenset(self.tids),
         )  # fmt: skip
         return self._last
+
+    def _spike_period(self) -> int | None:
+        """Return the period of the spikes, computed again only where there are more of them."""
+        if self._period[0] != len(self.spikes):
+            self._period = len(self.spikes), spike_period(self.spikes)
+        return self._period[1]
 
 
 class TraceStats:

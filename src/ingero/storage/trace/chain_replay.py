@@ -8,7 +8,7 @@ from ingero.contract.chain import chain_id, severity_order
 from ingero.core.chains.neighbours import Host
 from ingero.core.chains.replay import Progress, replay
 from ingero.storage.trace.chains import RecordedChain
-from ingero.storage.trace.rows import read_events, read_nodes, read_samples
+from ingero.storage.trace.rows import read_events, read_samples
 from ingero.storage.trace.schema import MAX_TIME_NS
 
 MARGIN_NS = 2_000_000_000  # a system sample describes the second before it
@@ -25,11 +25,13 @@ class Span:
 
 def derive_chains(
     connection: sqlite3.Connection,
+    nodes: Sequence[str],
     span: Span,
     pids: Sequence[int] = (),
-    progress: Progress = lambda done, total: None,
+    read: Progress = lambda done, total: None,
+    replayed: Progress = lambda done, total: None,
 ) -> list[RecordedChain]:
-    """Return the chains of each node, worst first.
+    """Return the chains of each of the file's nodes, worst first.
 
     Events of one host never explain those of another.
 
@@ -38,9 +40,8 @@ def derive_chains(
     names = dict(connection.execute("SELECT pid, name FROM process_names").fetchall())
     cpus = connection.execute("SELECT max(cpu_cores) FROM sessions").fetchone()[0] or 0
     found = []
-    nodes = read_nodes(connection)
     for node in nodes:
-        events = read_events(connection, span.from_ns, span.to_ns, span.last, node)
+        events = read_events(connection, span.from_ns, span.to_ns, span.last, node, read)
         if not len(events):
             continue
         first, final = int(events.timestamp.min()), int(events.timestamp.max())
@@ -51,7 +52,7 @@ def derive_chains(
         )
         for pid in pids or (0,):
             for at_ns, chain in replay(
-                events, samples, Host(cpus, names), pid=pid, progress=progress
+                events, samples, Host(cpus, names), pid=pid, progress=replayed
             ):
                 found.append(RecordedChain(chain_id(node, chain.name), node, at_ns, chain))
     return sorted(found, key=lambda item: severity_order(item.chain.severity))

@@ -1,7 +1,7 @@
 """Events and system samples of a trace database as values, read from files of all versions."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from ingero.errors import ForeignFile
 from ingero.storage.trace.schema import MAX_TIME_NS, table_columns
 
 CHUNK_ROWS = 100_000
+Progress = Callable[[int, int], None]  # rows read so far, and how many there are, 0 if unknown
 NOT_A_NUMBER = "an event has a value that is not a number"
 
 
@@ -24,11 +25,13 @@ def int_table(rows: Sequence[Sequence[Any]], width: int) -> NDArray[np.int64]:
         raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None
 
 
-def _read_table(cursor: sqlite3.Cursor) -> NDArray[np.int64]:
+def _read_table(cursor: sqlite3.Cursor, progress: Progress) -> NDArray[np.int64]:
     """Return the rows of a cursor; a part at a time, because Python's integers take much memory."""
-    parts = [np.zeros((0, len(COLUMN_NAMES)), np.int64)]
+    parts, done = [np.zeros((0, len(COLUMN_NAMES)), np.int64)], 0
     while chunk := cursor.fetchmany(CHUNK_ROWS):
         parts.append(int_table(chunk, len(COLUMN_NAMES)))
+        done += len(chunk)
+        progress(done, 0)
     return np.concatenate(parts)
 
 
@@ -38,6 +41,7 @@ def read_events(
     to_ns: int = MAX_TIME_NS,
     last: int = 0,
     node: str | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> EventColumns:
     """Return events by time; `last` keeps only the newest, `node` only those of one node."""
     present = set(table_columns(connection, "events"))
@@ -53,7 +57,7 @@ def read_events(
             f"SELECT * FROM (SELECT {columns} FROM events WHERE {where} ORDER BY timestamp DESC "
             f"LIMIT {int(last)})"
         )
-    found = columns_from_table(_read_table(connection.execute(sql, parameters)))
+    found = columns_from_table(_read_table(connection.execute(sql, parameters), progress))
     if (np.diff(found.timestamp) < 0).any():
         found = found.take(np.argsort(found.timestamp, kind="stable"))
     return found

@@ -22,6 +22,7 @@ from ingero.core.sanitise import LINE_BYTES, traced
 from ingero.storage.trace.chain_replay import Span, derive_chains
 from ingero.storage.trace.chains import RecordedChain, read_chains
 from ingero.storage.trace.query import Process, count_events, has_events, read_processes
+from ingero.storage.trace.rows import read_nodes
 
 DEFAULT_SHOWN = 10
 
@@ -64,7 +65,7 @@ def _chains(context: AgentContext, question: ChainsQuestion) -> ToolAnswer:
                     text=f"no events of process {', '.join(map(str, pids))}; "
                     "get_trace_stats lists the processes"
                 )
-            found = derive_chains(connection, Span(since_ns), pids)
+            found = derive_chains(connection, read_nodes(connection), Span(since_ns), pids)
         best = best_chains(found)
         limit = question.top_n or DEFAULT_SHOWN
         shown = best if limit < 0 else best[:limit]
