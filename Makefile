@@ -35,7 +35,7 @@ demo: $(READY) ## start a simulated job of 64 ranks, slow one of them, show it b
 test: $(READY) ## run every test that this machine can run, and list what was skipped and why
 	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
-	bench/peers/perfetto.sh && bench/peers/debian.sh
+	bench/peers/perfetto.sh && bench/peers/debian.sh && bench/peers/postgres.sh
 	$(BIN)/pytest -n $(WORKERS) -rs
 
 .PHONY: check
@@ -165,6 +165,14 @@ test-inference: peers-inference ## stop and restart a real vLLM on the CPU: stal
 .PHONY: e2e-three-nodes
 e2e-three-nodes: $(READY) ## bring three nodes under `ingero load matmul` to quorum, with the intervals of production (needs root; two minutes)
 	INGERO_TEST_PUSH_INTERVAL_S=5 $(BIN)/pytest -s -p no:xdist tests/e2e/test_three_nodes.py
+
+.PHONY: peers-lake
+peers-lake: $(READY) ## install PostgreSQL from Debian and SeaweedFS, the engines of a lake
+	bench/peers/lake.sh
+
+.PHONY: e2e-lake
+e2e-lake: $(READY) peers-lake ## run the tests of Echo's store, engine, questions and SQL on a real lake, and kill its engines under load
+	INGERO_TEST_STORE=lake nice $(BIN)/pytest -n $(WORKERS) -rs tests/storage/events tests/echo tests/e2e/lake
 
 .PHONY: crash-echo
 crash-echo: $(READY) ## kill Echo and its store process 20 times under load; every acknowledged event must be stored exactly once

@@ -8,8 +8,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ingero"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# uvicorn parses HTTP with httptools, and DuckDB makes times with pytz, where they find them
-UNIMPORTED = {"httptools", "pytz"}
+# uvicorn parses HTTP with httptools, and DuckDB makes times with pytz, where they find them;
+# DuckDB itself loads its extensions
+EXTENSIONS = {f"duckdb-extension-{name}" for name in ("ducklake", "httpfs", "postgres-scanner")}
+UNIMPORTED = {"httptools", "pytz", *EXTENSIONS}
 # what comes with a dependency (rich with textual) and is used as part of it, or shares a folder
 PARTS = {"ingero", "yarl", "rich", "googleapis-common-protos", "opentelemetry-api"}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from tests.support.echo_samples import metrics_body
+from tests.support.stores import store_settings
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.otlp.rows import Signal
@@ -28,7 +29,7 @@ SEGMENT = 1 << 20
 
 
 def settings(tmp_path: Path, **changes: int) -> EngineSettings:
-    return EngineSettings(database=tmp_path / "echo.db", segment_bytes=SEGMENT, **changes)
+    return EngineSettings(**store_settings(tmp_path / "echo.db"), segment_bytes=SEGMENT, **changes)
 
 
 @pytest.fixture

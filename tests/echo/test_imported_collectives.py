@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.recorded_jobs import Job, record
+from tests.support.stores import store_settings
 
 from ingero.contract.measurements.collectives import encode_batches
 from ingero.contract.otlp.codec import encode_protobuf
@@ -23,7 +24,7 @@ async def test_the_rank_others_wait_for_is_found_in_echo(tmp_path: Path) -> None
     from ingero.echo.store.api import QueryLimits
 
     job = Job(tp=1, dp=4, slow_gpu={2: 0.2}, steps=20)
-    engine = Engine(EngineSettings(database=tmp_path / "echo.db", segment_bytes=1 << 20))
+    engine = Engine(EngineSettings(**store_settings(tmp_path / "echo.db"), segment_bytes=1 << 20))
     await engine.start()
     try:
         for request, _ in encode_batches(record(job), "prod", "imported"):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.echo_samples import metrics_body
+from tests.support.stores import meta, open_test_store
 
 from ingero.contract.otlp.rows import Signal
 from ingero.echo.retention import RetentionPolicy, retain
-from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
 
@@ -18,7 +18,7 @@ NOW_US = 1_763_168_400_000_000
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EventStore]:
-    opened = DuckDbStore(tmp_path / "echo.db", 1 << 30, 1)
+    opened = open_test_store(tmp_path / "echo.db", 1 << 30, 1)
     yield opened
     opened.close()
 
@@ -55,7 +55,7 @@ def test_a_database_that_is_too_large_loses_its_oldest_events(store: EventStore)
     assert store.used_bytes() <= before // 2
     assert 250_000 < deleted < 450_000, "about the surplus, not more"
     assert store.scalar("SELECT max(seq) FROM events") == 599, "the newest stay"
-    assert store.scalar("SELECT value FROM meta WHERE key = 'rows_deleted'") == deleted
+    assert meta(store, "rows_deleted") == deleted
 
 
 def test_a_bound_below_what_an_empty_database_takes_does_not_loop(store: EventStore) -> None:

@@ -13,12 +13,12 @@ import duckdb
 import pytest
 from hypothesis import given, settings
 from tests.support.sql_grammar import statements
+from tests.support.stores import open_test_store
 from tests.support.two_tenants import OURS, THEIRS, TwoTenants
 
 from ingero.echo import sql_order
 from ingero.echo.sql_guard import check_sql
 from ingero.echo.store import sql
-from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 
 ROWS = 130_000  # more than DuckDB keeps in one group, so that it reorders conditions
@@ -90,7 +90,7 @@ JOINED = (
 
 def opened(path: Path, *, alone: bool) -> EventStore:
     """Return a store with both tenants, or with ours alone."""
-    store = DuckDbStore(path, 1 << 30, 2)
+    store = open_test_store(path, 1 << 30, 2)
     with closing(store.cursor()) as cursor:
         cursor.execute(_SEED)
         for table in ("events", "nccl_ops") if alone else ():

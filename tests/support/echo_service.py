@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.stores import ON_LAKE, store_settings
 from tests.support.waiting import PATIENCE_S
 
 from ingero.config.echo import EchoConfig
@@ -48,6 +49,9 @@ class RunningEcho:
         token.chmod(0o600)
         addresses = dict.fromkeys(ADDRESSES, "127.0.0.1:0")
         base = {"auth_token_file": token, "db_path": folder / "echo.db", "insecure_no_tls": True}
+        where = store_settings(folder / "echo.db") if ON_LAKE else {}
+        if where:
+            base |= {"store": where["lake"], "store_secrets_file": where["lake_secrets"]}
         self.service = EchoService(EchoConfig(**{**addresses, **base, **settings}))
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)

@@ -5,6 +5,8 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 
 # refused by Echo's SQL guard
 REFUSED = [
+    "SELECT * FROM events AT (VERSION => 1)",
+    "SELECT * FROM events AT (TIMESTAMP => now())",
     # V10b
     "DELETE FROM events",
     "SELECT 1; SELECT 2",

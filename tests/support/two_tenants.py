@@ -4,16 +4,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from tests.support.stores import open_test_store, writing
+
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
 from ingero.echo.store.sql import run_user_sql
-from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 
 OURS, THEIRS = "ours", "theirs"
 CANARY = "canary"  # stands in everything that user SQL must not show
 LIMITS = QueryLimits(seconds=5)
 _ROWS = 3000
-_SEED = f"""
+SEED = f"""
 INSERT INTO events (seq, idx, ts, received_ts, cluster_id, node_id, metric_name, kind, value_double,
   cumulative_value, attrs)
 SELECT range, 0, ts, ts, cluster, node, 'm', 'gauge', range, range, json_object('v', node)
@@ -64,9 +65,9 @@ def _outcome(ask: Callable[[], QueryResult]) -> tuple[str, str]:
 @contextmanager
 def two_tenants(folder: Path) -> Iterator[TwoTenants]:
     """Open a new database in `folder`."""
-    store = DuckDbStore(folder / "echo.db", 512 << 20, 1)
-    with closing(store.cursor()) as cursor:
-        cursor.execute(_SEED)
-        cursor.execute("CHECKPOINT")
+    store = open_test_store(folder / "echo.db", 512 << 20, 1)
+    with writing(store) as connection:
+        connection.execute(SEED)
+    store.checkpoint()
     yield TwoTenants(store)
     store.close()

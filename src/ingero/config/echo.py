@@ -8,6 +8,7 @@ from pathlib import Path
 from ingero.config.values import check_address
 from ingero.core.setting import setting
 from ingero.errors import ConfigError
+from ingero.storage.events.lake.address import parse_lake_address
 from ingero.transport.tls import KEPT_CERTIFICATE
 
 DEFAULT_DATABASE = Path("~/.ingero/echo.db")
@@ -50,6 +51,19 @@ class EchoConfig:
         DEFAULT_DATABASE,
         flag="--db-path",
         help="Database file; journal, lock and socket are created beside it.",
+    )
+    store: str = setting(
+        "",
+        flag="--store",
+        metavar="URL",
+        help="Lake that holds the tables instead of the database file, so that several Echos can "
+        "share them: ducklake:postgres://USER@HOST:PORT/DATABASE?data=s3://BUCKET/PREFIX/.",
+    )
+    store_secrets_file: Path | None = setting(
+        None,
+        flag="--store-secrets-file",
+        help="YAML file with password, reader_user, reader_password, s3_key_id and s3_secret of "
+        "the lake, readable by its owner only.",
     )
     auth_token_file: Path | None = setting(
         None,
@@ -172,6 +186,10 @@ class EchoConfig:
     def __post_init__(self) -> None:
         for name in ("otlp_addr", "otlp_http_addr", "mcp_addr", "health_addr"):
             check_address(name, getattr(self, name))
+        if self.store:
+            parse_lake_address(self.store)
+        elif self.store_secrets_file is not None:
+            raise ConfigError("store_secrets_file: it belongs to a lake; give its address as store")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key belong together; give both or neither")
         has_tls = self.tls_cert is not None or self.create_certificate
@@ -202,7 +220,7 @@ class EchoConfig:
 
     def database_limit_bytes(self) -> int:
         """Return the size limit: as set, else a share of the volume that holds the database."""
-        if self.max_database_size:
+        if self.max_database_size or self.store:  # object storage has no size of its own
             return self.max_database_size
         volume = os.statvfs(self.database.parent)
         return int(volume.f_frsize * volume.f_blocks * DEFAULT_VOLUME_SHARE)

@@ -97,6 +97,8 @@ class EchoService:
                 max_database_bytes=self._limit_bytes,
                 max_backlog_bytes=config.max_backlog_size,
                 max_quarantine_bytes=config.max_quarantine_size,
+                lake=config.store,
+                lake_secrets=config.store_secrets_file,
             )
         )
         await self.engine.start()

@@ -30,6 +30,8 @@ class EngineSettings:
     max_backlog_bytes: int = 2 << 30
     max_quarantine_bytes: int = DEFAULT_MAX_BYTES
     segment_bytes: int = SEGMENT_BYTES
+    lake: str = ""
+    lake_secrets: Path | None = None
 
     @property
     def journal(self) -> Path:
@@ -60,6 +62,8 @@ class Engine:
                 rollup_retention_s=settings.rollup_retention_s,
                 max_database_bytes=settings.max_database_bytes,
                 max_quarantine_bytes=settings.max_quarantine_bytes,
+                lake=settings.lake,
+                lake_secrets=str(settings.lake_secrets or ""),
             ),
             self._on_progress,
         )

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,9 @@ from ingero.echo.stress import StressPlan, batch_body
 from ingero.errors import StoreDamaged, StoreError
 from ingero.files import copy_file
 from ingero.storage.events.file_store import DuckDbStore
+from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
+from ingero.storage.events.lake.moving import Moved, move_file
+from ingero.storage.events.lake.store import has_identity
 from ingero.storage.events.loading import handle, load_safely, settle
 from ingero.storage.events.migrate import SCHEMA_VERSION
 from ingero.storage.events.store import EventStore
@@ -237,9 +240,36 @@ def write_demo(target: Path) -> int:
     return events
 
 
+def move_to_lake(
+    database: Path,
+    address: LakeAddress,
+    secrets: LakeSecrets,
+    on_table: Callable[[Moved], None] = lambda _: None,
+) -> list[Moved]:
+    """Load the journal of a database file, then copy the file into a lake; Echo must not run."""
+    if not database.exists():
+        raise StoreError(f"{database} does not exist; name the database of an Echo")
+    lock = DatabaseLock(database)
+    try:
+        store = DuckDbStore(database, MEMORY_BYTES, 1)
+        try:
+            _load_journal(store, database)
+            store.roll_up(time.time_ns() // 1000)
+            store.checkpoint()
+        finally:
+            store.close()
+        return move_file(database, address, secrets, MEMORY_BYTES, on_table)
+    finally:
+        lock.release()
+
+
 @contextmanager
 def _opened(database: Path) -> Iterator[EventStore]:
     """Yield the database, locked while it is in use."""
+    if has_identity(database):
+        raise StoreError(
+            f"the data of {database} lies in a lake: its engines back it up, restore and check it"
+        )
     if not database.exists():
         raise StoreError(f"{database} does not exist; name the database of an Echo with --db-path")
     lock = DatabaseLock(database)

@@ -89,6 +89,8 @@ def _own(node: dict[str, Any], names: frozenset[str]) -> Iterator[Reference]:
         yield Reference(Kind.UNKNOWN, str(node.get("class") or kind))
     elif kind == "BASE_TABLE":
         qualifier = _dotted(node["catalog_name"], node["schema_name"])
+        if node.get("at_clause"):  # earlier rows of a lake, which views do not hide
+            yield Reference(Kind.UNKNOWN, "AT")
         if qualifier or fold(node["table_name"]) not in names:
             yield Reference(Kind.TABLE, node["table_name"], qualifier)
     elif kind == "SHOW_REF" and node.get("query") is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import uvloop
 from tests.support.echo_samples import metrics_body
+from tests.support.stores import store_settings
 from tests.support.waiting import until_async
 
 from ingero.contract.otlp.rows import Signal
@@ -32,7 +33,7 @@ async def replace_store(engine: Engine) -> None:
 
 
 async def load_after_replacements(folder: Path) -> int:
-    engine = Engine(EngineSettings(database=folder / "echo.db", segment_bytes=1 << 20))
+    engine = Engine(EngineSettings(**store_settings(folder / "echo.db"), segment_bytes=1 << 20))
     await engine.start()
     try:
         for number in range(3):

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.stores import open_test_store
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.rows import Signal
-from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
 
@@ -74,7 +74,7 @@ hostile = (
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EventStore]:
     path: Path = tmp_path_factory.mktemp("hostile") / "echo.db"
-    opened = DuckDbStore(path, 1 << 30, 1)
+    opened = open_test_store(path, 1 << 30, 1)
     yield opened
     opened.close()
 

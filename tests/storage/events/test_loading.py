@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.echo_samples import metrics_body
 from tests.support.picky_database import REFUSED_METRIC, create_picky
+from tests.support.stores import meta, open_test_store
 
 from ingero.contract.otlp.rows import Signal
 from ingero.errors import StoreDamaged, StoreError
 from ingero.storage.events import loading
-from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.loading import handle, load_safely, settle
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame, request_digest
@@ -42,7 +42,7 @@ MAKERS = {"sound": sound, "refused": refused, "unreadable": unreadable}
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EventStore]:
     create_picky(tmp_path / "echo.db")
-    opened = DuckDbStore(tmp_path / "echo.db", 1 << 30, 1)
+    opened = open_test_store(tmp_path / "echo.db", 1 << 30, 1)
     yield opened
     opened.close()
 
@@ -53,7 +53,11 @@ def quarantine(tmp_path: Path) -> Quarantine:
 
 
 def loaded_seqs(store: EventStore) -> dict[int, int]:
-    rows = store.cursor().execute("SELECT seq, count(*) FROM events GROUP BY seq").fetchall()
+    rows = (
+        store.cursor()
+        .execute(f"SELECT seq - {store.first_seq}, count(*) FROM events GROUP BY 1")
+        .fetchall()
+    )
     return dict(rows)
 
 
@@ -69,7 +73,7 @@ def test_each_request_is_loaded_or_set_aside_and_never_both(
 ) -> None:
     folder = tmp_path_factory.mktemp("kinds")
     create_picky(folder / "echo.db")
-    store = DuckDbStore(folder / "echo.db", 1 << 30, 1)
+    store = open_test_store(folder / "echo.db", 1 << 30, 1)
     quarantine = Quarantine(folder / "q", 1 << 20)
     frames = [MAKERS[kind](seq) for seq, kind in enumerate(kinds, 1)]
     loaded = load_safely(store, quarantine, frames)
@@ -174,7 +178,7 @@ def test_beyond_the_limit_requests_are_dropped_and_counted_for_good(
     assert (loaded.quarantined, loaded.dropped, loaded.events) == ({"refused": 2}, 1, POINTS)
     assert [entry.seq for entry in small.in_order()] == [1, 2]
     assert (store.requests_dropped, store.applied_seq) == (1, 4)
-    assert store.scalar("SELECT value FROM meta WHERE key = 'requests_dropped'") == 1
+    assert meta(store, "requests_dropped") == 1
 
 
 def test_nothing_is_set_aside_when_the_store_itself_fails(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from tests.support.stores import meta, only_files, open_test_store
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.rows import Signal
 from ingero.errors import StoreError
-from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
 
@@ -23,11 +23,12 @@ MIB = 1 << 20
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EventStore]:
-    opened = DuckDbStore(tmp_path / "echo.db", 512 * MIB, 1)
+    opened = open_test_store(tmp_path / "echo.db", 512 * MIB, 1)
     yield opened
     opened.close()
 
 
+@only_files
 @pytest.mark.parametrize(
     "content", [b"", b"notes of mine\n" * 9, b"SQLite format 3\0" + bytes(8192)]
 )
@@ -37,16 +38,17 @@ def test_a_file_of_another_kind_is_refused_before_duckdb_looks_for_an_extension(
     file = tmp_path / "notes.db"
     file.write_bytes(content)
     with pytest.raises(StoreError, match=r"notes\.db: it is not a database of Echo; name another"):
-        DuckDbStore(file, 512 * MIB, 1)
+        open_test_store(file, 512 * MIB, 1)
     assert file.read_bytes() == content
 
 
+@only_files
 def test_a_database_of_somebody_else_gets_no_tables_of_ours(tmp_path: Path) -> None:
     """A wrong --db-path must not change the file; verify, backup and serve all take that option."""
     with duckdb.connect(str(tmp_path / "theirs.db")) as theirs:
         theirs.execute("CREATE TABLE orders (id INTEGER)")
     with pytest.raises(StoreError, match="not one of Echo's"):
-        DuckDbStore(tmp_path / "theirs.db", 512 * MIB, 1)
+        open_test_store(tmp_path / "theirs.db", 512 * MIB, 1)
     with duckdb.connect(str(tmp_path / "theirs.db")) as theirs:
         assert theirs.execute("SHOW TABLES").fetchall() == [("orders",)]
 
@@ -106,7 +108,8 @@ def test_points_become_rows_with_identity_and_json(store: EventStore) -> None:
     assert rows(
         store,
         "SELECT cluster_id, node_id, rank, nranks, metric_name, value_double, attrs->>'op', "
-        "resource->>'os', epoch_ns(ts), epoch_us(received_ts), seq, idx FROM events",
+        "resource->>'os', epoch_ns(ts), epoch_us(received_ts), "
+        f"seq - {store.first_seq}, idx FROM events",
     ) == [("c1", "n1", 3, 8, "m", 0.5, "x", "linux", START_NS, START_US, 1, 0)]
 
 
@@ -115,7 +118,7 @@ def test_a_retry_adds_nothing_even_after_a_restart(store: EventStore, tmp_path: 
     store.load([frame(1, body), frame(2, body)])
     assert store.load([frame(3, body)]).duplicates == 1
     store.close()
-    again = DuckDbStore(tmp_path / "echo.db", 512 * MIB, 1)
+    again = open_test_store(tmp_path / "echo.db", 512 * MIB, 1)
     assert again.applied_seq == 3
     loaded = again.load([frame(4, body), frame(5, metrics(gauge("m", 3.0)))])
     assert (loaded.events, loaded.requests, loaded.duplicates) == (1, 2, 1)
@@ -128,6 +131,7 @@ def test_digests_are_forgotten_when_no_retry_can_come(store: EventStore) -> None
     store.load([frame(1, body)])
     assert store.forget_digests(START_US + 60_000_000) == 0
     assert store.forget_digests(START_US + 3_600_000_000) == 1
+    store.upkeep(START_US + 3_600_000_000)
     assert store.scalar("SELECT count(*) FROM applied_requests") == 0
 
 
@@ -142,7 +146,7 @@ def test_a_load_is_one_transaction(store: EventStore, monkeypatch: pytest.Monkey
     assert store.applied_seq == 0
     monkeypatch.undo()
     assert store.load([frame(1, metrics(gauge("m", 1.0)))]).duplicates == 0
-    assert store.scalar("SELECT value FROM meta WHERE key = 'applied_seq'") == 1
+    assert meta(store, "applied_seq") == 1
 
 
 def test_collectives_get_their_own_table_in_full(store: EventStore) -> None:
@@ -282,6 +286,7 @@ def test_minutes_are_rolled_up_once_and_late_points_join_their_minute(store: Eve
     ]
 
 
+@only_files
 def test_oldest_rows_go_first_in_small_steps(store: EventStore) -> None:
     for seq in range(1, 11):
         store.load([frame(seq, metrics(gauge("m", float(seq), 0.0)), received_us=START_US + seq)])
@@ -290,13 +295,14 @@ def test_oldest_rows_go_first_in_small_steps(store: EventStore) -> None:
     assert store.delete_step("events", START_US + 4, 4) == 0
     assert store.scalar("SELECT min(seq) FROM events") == 4
     assert store.delete_step("events", None, 4) == 4
-    assert store.scalar("SELECT value FROM meta WHERE key = 'rows_deleted'") == 10
+    assert meta(store, "rows_deleted") == 10
 
 
+@only_files
 def test_a_copy_is_a_whole_database(store: EventStore, tmp_path: Path) -> None:
     store.load([frame(1, metrics(gauge("m", 1.0)))])
     assert store.copy_to(tmp_path / "backup.db") == 1
     store.load([frame(2, metrics(gauge("m", 2.0)))])
-    copy = DuckDbStore(tmp_path / "backup.db", 512 * MIB, 1)
+    copy = open_test_store(tmp_path / "backup.db", 512 * MIB, 1)
     assert (copy.applied_seq, copy.scalar("SELECT count(*) FROM events")) == (1, 1)
     copy.close()

@@ -13,14 +13,15 @@ from typing import Any, Final
 import duckdb
 import msgspec
 
+from ingero.config.lake import read_lake_secrets
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
 from ingero.echo.store.query import is_out_of_memory, run_columns, run_query
 from ingero.echo.store.sql import run_user_sql
 from ingero.echo.store.wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
 from ingero.errors import IngeroError, StoreDamaged, StoreError
-from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.loading import handle, load_safely, set_aside, settle
+from ingero.storage.events.opening import open_store
 from ingero.storage.events.reasons import CRASHED
 from ingero.storage.events.store import EventStore, Loaded
 from ingero.storage.journal.attempts import Attempts
@@ -72,8 +73,10 @@ class Loader:
         until = time.monotonic() + patience_s
         while True:
             try:
-                self._store = DuckDbStore(
+                self._store = open_store(
                     Path(self._settings.database),
+                    self._settings.lake,
+                    read_lake_secrets(_path(self._settings.lake_secrets)),
                     int(self._settings.address_space_bytes * _MEMORY_SHARE),
                     self._settings.threads,
                 )
@@ -160,11 +163,18 @@ class Loader:
 
     def _load(self, frames: list[Frame]) -> None:
         """Load a batch, retrying while the disk is full: the journal keeps what is waiting."""
+        is_in_doubt = False
         while True:
-            waiting = [frame for frame in frames if frame.seq > self._store.applied_seq]
             try:
                 with self._write_lock:
-                    loaded = load_safely(self._store, self._quarantine, waiting)
+                    if is_in_doubt:
+                        self._store.recover()
+                    waiting = [frame for frame in frames if frame.seq > self._store.applied_seq]
+                    loaded = (
+                        load_safely(self._store, self._quarantine, waiting)
+                        if waiting
+                        else Loaded(0, 0)
+                    )
             except (duckdb.Error, StoreError) as error:
                 text = str(error).splitlines()[0]
                 if isinstance(
@@ -176,6 +186,7 @@ class Loader:
                 if self._stopping:
                     raise
                 time.sleep(RETRY_S)
+                is_in_doubt = True
                 continue
             self._count(loaded)
             return
@@ -191,22 +202,40 @@ class Loader:
             )
 
     def _chores(self) -> Iterator[None]:
-        """Run roll-up and retention, in small steps between loads."""
+        """Run roll-up and retention, in small steps between loads.
+
+        What fails because the store cannot be reached is done in the next round.
+        """
         rolled = retained = 0.0
         while True:
             now = time.monotonic()
             if now - rolled > ROLL_UP_EVERY_S:
                 rolled = now
-                with self._write_lock:
+                with self._tolerated("roll_up"), self._write_lock:
                     self._store.roll_up(_now_us())
                     self._store.forget_digests(_now_us())
             if now - retained > RETAIN_EVERY_S:
                 retained = now
-                steps = retain(self._store, self._policy, _now_us())
-                while (deleted := self._step(steps)) is not None:
-                    self._report(deleted=self._progress.deleted + deleted)
-                    yield
+                with self._tolerated("retention"):
+                    yield from self._retain()
             yield
+
+    def _retain(self) -> Iterator[None]:
+        with self._write_lock:
+            if not self._store.owns_upkeep():
+                return
+            self._store.upkeep(_now_us())
+        steps = retain(self._store, self._policy, _now_us())
+        while (deleted := self._step(steps)) is not None:
+            self._report(deleted=self._progress.deleted + deleted)
+            yield
+
+    @contextlib.contextmanager
+    def _tolerated(self, chore: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            log.warning("chore_failed chore=%s reason=%r", chore, str(error))
 
     def _step(self, steps: Iterator[int]) -> int | None:
         with self._write_lock:
@@ -305,6 +334,10 @@ class Loader:
     def _backup(self, args: dict[str, Any]) -> int:
         with self._write_lock:
             return self._store.copy_to(Path(args["path"]))
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
 
 
 def _now_us() -> int:

@@ -21,6 +21,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     rollup_retention_s: float
     max_database_bytes: int
     max_quarantine_bytes: int
+    lake: str = ""  # the address of a lake, which then holds the tables instead of the database
+    lake_secrets: str = ""  # the file with its secrets, which never stand in a command line
 
 
 class Durable(msgspec.Struct, frozen=True, tag=True):

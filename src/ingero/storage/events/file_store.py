@@ -68,8 +68,8 @@ class DuckDbStore(EventStore):
             if position < excess or received < now_us - DIGEST_AGE_US
         ]
         if old:
-            with self._transaction() as connection, self._registered("old", digest_table(old)):
-                connection.execute(
+            with self._transaction(), self._registered("old", digest_table(old)):
+                self._execute(
                     "DELETE FROM applied_requests WHERE digest IN (SELECT digest FROM old)"
                 )
             for digest in old:
@@ -89,25 +89,21 @@ class DuckDbStore(EventStore):
             if keep_from_us is None
             else f"WHERE {time_column(table)} < make_timestamp({keep_from_us})"
         )
-        row = self._connection.execute(
+        row = self._execute(
             f"SELECT max({order}) FROM (SELECT {order} FROM {table} {limit} ORDER BY {order} "
             f"LIMIT {max_rows})"
         ).fetchone()
         if row is None or row[0] is None:
             return 0
-        with self._transaction() as connection:
-            found = connection.execute(
-                f"DELETE FROM {table} WHERE {order} <= ?", [row[0]]
-            ).fetchone()
+        with self._transaction():
+            found = self._execute(f"DELETE FROM {table} WHERE {order} <= ?", [row[0]]).fetchone()
             deleted = int(found[0]) if found else 0
-            connection.execute(
-                "UPDATE meta SET value = value + ? WHERE key = 'rows_deleted'", [deleted]
-            )
+            self._execute("UPDATE meta SET value = value + ? WHERE key = 'rows_deleted'", [deleted])
         return deleted
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file. This makes the space of deleted rows reusable."""
-        self._connection.execute("CHECKPOINT")
+        self._execute("CHECKPOINT")
 
     def copy_to(self, target: Path) -> int:
         """Write a consistent copy and return its applied sequence.
@@ -123,7 +119,7 @@ class DuckDbStore(EventStore):
 
     def used_bytes(self) -> int:
         """Return the size of live blocks and of the write-ahead log."""
-        row = self._connection.execute(
+        row = self._execute(
             "SELECT used_blocks * block_size FROM pragma_database_size()"
         ).fetchone()
         wal = self.path.with_name(self.path.name + ".wal")

@@ -33,7 +33,8 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """Return text as SQL states it."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -57,9 +58,9 @@ def comments(table: Table) -> list[str]:
     """Return the statements that describe a table and its columns in the catalogue."""
     word = "TABLE" if table.sql is None else "VIEW"
     return [
-        f"COMMENT ON {word} {table.name} IS {_literal(table.comment)}",
+        f"COMMENT ON {word} {table.name} IS {literal(table.comment)}",
         *(
-            f"COMMENT ON COLUMN {table.name}.{_quoted(name)} IS {_literal(comment)}"
+            f"COMMENT ON COLUMN {table.name}.{_quoted(name)} IS {literal(comment)}"
             for name, _, comment in table.columns
         ),
     ]
@@ -98,6 +99,16 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
     7: ["ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS engine VARCHAR", *comments(VERDICTS)],
 }
 
+# A lake is created whole: single statements would take a second each. It has no comments on the
+# columns of views.
+LAKE_MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
+    SCHEMA_VERSION: [
+        statement
+        for statement in create_statements()
+        if not any(statement.startswith(f"COMMENT ON COLUMN {view.name}.") for view in VIEWS)
+    ]
+}
+
 
 def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MIGRATIONS) -> int:
     """Upgrade a database, one transaction per version; return the version that it had before."""
@@ -108,7 +119,7 @@ def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MI
             f"the database has schema version {found}, this program supports {newest}; use a newer "
             "ingero-echo"
         )
-    for version in range(found + 1, newest + 1):
+    for version in sorted(version for version in migrations if version > found):
         connection.execute("BEGIN")
         for statement in migrations[version]:
             connection.execute(statement)

@@ -78,7 +78,7 @@ class EventStore(abc.ABC):
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, first_seq: int = 0) -> None:
         self._connection = connection
-        self._first_seq = first_seq
+        self.first_seq = first_seq
         self._columns: Columns = new_columns()
         self._digests: dict[bytes, int] = {}
         self.applied_seq = 0
@@ -86,15 +86,18 @@ class EventStore(abc.ABC):
         self.read_state()
 
     def read_state(self) -> None:
-        """Read what the tables hold; needed again where nobody knows whether a commit arrived."""
+        """Read what the tables hold of this writer, and which requests all have applied."""
         self.applied_seq = self._meta("applied_seq")
         self.requests_dropped = self._meta("requests_dropped")
         self._digests |= {
             bytes(digest): received
-            for digest, received in self._connection.execute(
+            for digest, received in self._execute(
                 "SELECT digest, epoch_us(received_ts) FROM applied_requests ORDER BY seq"
             ).fetchall()
         }
+
+    def recover(self) -> None:  # noqa: B027 - a file's commit never ends in doubt
+        """Find out what was committed after a load failed; raise StoreError if that fails too."""
 
     @abc.abstractmethod
     def cursor(self) -> duckdb.DuckDBPyConnection:
@@ -161,7 +164,7 @@ class EventStore(abc.ABC):
         digest = request_digest(frame.signal, frame.body)
         if digest in self._digests:
             return Loaded(0, 1, 1)
-        stored = self._first_seq + frame.seq
+        stored = self.first_seq + frame.seq
         if frame.seq > self.applied_seq or self.scalar(
             f"SELECT count(*) FROM events WHERE seq = {stored}"
         ):
@@ -172,11 +175,11 @@ class EventStore(abc.ABC):
         self._columns.clear()
         self._collect(frame)
         events = len(self._columns)
-        with self._transaction() as connection:
+        with self._transaction():
             missing = self._insert({digest: frame})
             if frame.seq <= self._meta("rolled_seq"):
                 span = {"rolled": stored - 1, "applied": stored}
-                connection.execute(ROLL_UP, {**span, "now_us": frame.received_us})
+                self._execute(ROLL_UP, {**span, "now_us": frame.received_us})
         self._digests[digest] = frame.received_us
         return Loaded(events, 1, missing=missing)
 
@@ -208,7 +211,7 @@ class EventStore(abc.ABC):
         return digest in self._digests
 
     def _collect(self, frame: Frame) -> None:
-        seq = self._first_seq + frame.seq
+        seq = self.first_seq + frame.seq
         self._columns.add(frame.signal, frame.body, seq, frame.received_us)
 
     def _insert(self, fresh: dict[bytes, Frame]) -> int:
@@ -218,13 +221,13 @@ class EventStore(abc.ABC):
         metric_names = {context.metric_name for context in batch.contexts}
         if len(batch.seq):
             with self._registered("batch", batch_table(batch)):
-                self._connection.execute("INSERT INTO events SELECT * FROM batch")
+                self._execute("INSERT INTO events SELECT * FROM batch")
                 for statement in projections(metric_names):
-                    self._connection.execute(statement)
+                    self._execute(statement)
                 missing += sum(map(self.scalar, missing_values(metric_names)))
         if fresh:
             with self._registered("digests", self._digest_table(fresh)):
-                self._connection.execute("INSERT INTO applied_requests SELECT * FROM digests")
+                self._execute("INSERT INTO applied_requests SELECT * FROM digests")
         return missing
 
     def roll_up(self, now_us: int) -> int:
@@ -232,23 +235,23 @@ class EventStore(abc.ABC):
         rolled = self._meta("rolled_seq")
         until = min(self.applied_seq, rolled + ROLL_UP_STEP)
         if until > rolled:
-            with self._transaction() as connection:
-                span = {"rolled": self._first_seq + rolled, "applied": self._first_seq + until}
-                connection.execute(ROLL_UP, {**span, "now_us": now_us})
+            with self._transaction():
+                span = {"rolled": self.first_seq + rolled, "applied": self.first_seq + until}
+                self._execute(ROLL_UP, {**span, "now_us": now_us})
                 self._set_meta("rolled_seq", until)
         return until - rolled
 
     def append_audit(self, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows to the audit log, in the order of its columns."""
         marks = ", ".join("?" * len(AUDIT_LOG.columns))
-        with self._transaction() as connection:
-            connection.executemany(
+        with self._transaction():
+            self._connection.executemany(
                 f"INSERT INTO audit_log VALUES ({marks})", [list(row) for row in rows]
             )
 
     def audit_size(self) -> tuple[int, int]:
         """Return the rows of the audit log and about how many bytes they take."""
-        row = self._connection.execute(AUDIT_SIZE).fetchone()
+        row = self._execute(AUDIT_SIZE).fetchone()
         return (int(row[0]), int(row[1])) if row else (0, 0)
 
     def trim_audit(self, keep_rows: int) -> int:
@@ -258,13 +261,13 @@ class EventStore(abc.ABC):
         """
         before, _ = self.audit_size()
         deleted = max(0, before - keep_rows)
-        with self._transaction() as connection:
-            connection.execute(
+        with self._transaction():
+            self._execute(
                 f"CREATE TEMP TABLE kept AS FROM audit_log ORDER BY ts DESC LIMIT {keep_rows}"
             )
-            connection.execute("DELETE FROM audit_log")
-            connection.execute("INSERT INTO audit_log FROM kept ORDER BY ts")
-            connection.execute("DROP TABLE kept")
+            self._execute("DELETE FROM audit_log")
+            self._execute("INSERT INTO audit_log FROM kept ORDER BY ts")
+            self._execute("DROP TABLE kept")
             self._set_meta("rows_deleted", self._meta("rows_deleted") + deleted)
         return deleted
 
@@ -272,13 +275,13 @@ class EventStore(abc.ABC):
         """Return the number of rows by table."""
         counts = {}
         for table in TABLES:
-            row = self._connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()
+            row = self._execute(f"SELECT count(*) FROM {table.name}").fetchone()
             counts[table.name] = int(row[0]) if row else 0
         return counts
 
     def scalar(self, sql: str) -> Any:
         """Return the single value of one of our own queries."""
-        row = self._connection.execute(sql).fetchone()
+        row = self._execute(sql).fetchone()
         return row[0] if row else None
 
     def close(self) -> None:
@@ -288,25 +291,27 @@ class EventStore(abc.ABC):
         return int(self.scalar(f"SELECT value FROM meta WHERE key = '{key}'"))
 
     def _set_meta(self, key: str, value: int) -> None:
-        self._connection.execute("UPDATE meta SET value = ? WHERE key = ?", [value, key])
+        self._execute("UPDATE meta SET value = ? WHERE key = ?", [value, key])
+
+    def _execute(self, sql: str, values: Any = None) -> duckdb.DuckDBPyConnection:
+        return self._connection.execute(sql, values)
 
     def _digest_table(self, fresh: dict[bytes, Frame]) -> ArrowTable:
         frames = fresh.values()
-        seqs = [self._first_seq + frame.seq for frame in frames]
+        seqs = [self.first_seq + frame.seq for frame in frames]
         return digest_table(list(fresh), seqs, [frame.received_us for frame in frames])
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        self._connection.execute("BEGIN")
+    def _transaction(self) -> Iterator[None]:
+        self._execute("BEGIN")
         try:
-            yield self._connection
+            yield
         except BaseException:
-            with contextlib.suppress(
-                duckdb.Error
-            ):  # after a fatal error the transaction is already over
-                self._connection.execute("ROLLBACK")
+            # after a fatal error the transaction is already over
+            with contextlib.suppress(duckdb.Error, StoreError):
+                self._execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
+        self._execute("COMMIT")
 
     @contextlib.contextmanager
     def _registered(self, name: str, table: ArrowTable) -> Iterator[None]:

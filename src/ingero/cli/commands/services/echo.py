@@ -177,6 +177,46 @@ def verify_command(db_path: Path, repair: bool, as_json: bool) -> int:
 
 
 @echo.command(
+    "migrate",
+    epilog="""\b
+Examples:
+  ingero-echo migrate /var/lib/ingero-echo/echo.db \\
+      'ducklake:postgres://echo@db.example/echo?data=s3://bucket/echo/' \\
+      --store-secrets-file lake.yaml
+""",
+)
+@option_of(EchoConfig, "store_secrets_file", "--store-secrets-file", default=None)
+@AS_JSON
+@click.argument("database", type=click.Path(path_type=Path))
+@click.argument("store")
+def migrate_command(
+    database: Path, store: str, store_secrets_file: Path | None, as_json: bool
+) -> int:
+    """Copy DATABASE into the lake STORE, all of it or nothing.
+
+    Stop Echo first. The file stays as it is. Afterwards start Echo with the same --db-path and
+    with --store: it continues where its journal ends.
+    """
+    from ingero.cli.show.table import render_table
+    from ingero.config.lake import read_lake_secrets
+    from ingero.echo.maintenance import move_to_lake
+    from ingero.storage.events.lake.address import parse_lake_address
+
+    address, secrets = parse_lake_address(store), read_lake_secrets(store_secrets_file)
+
+    def say(moved: Any) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"{moved.table}: {moved.rows} rows", err=True)
+
+    moved = move_to_lake(database.expanduser(), address, secrets, say)
+    rows = [(table.table, table.rows, table.digest) for table in moved]
+    document = {"moved": [dict(zip(("table", "rows", "digest"), row, strict=True)) for row in rows]}
+    text = render_table(("table", "rows", "digest"), rows)
+    _print(as_json, document, f"{text}\nevery row is in the lake as it was in the file")
+    return 0
+
+
+@echo.command(
     "demo-database",
     epilog="""\b
 Examples:

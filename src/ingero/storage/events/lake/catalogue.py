@@ -1,0 +1,134 @@
+"""What the writers of a lake agree about in PostgreSQL: numbers, the owner of upkeep, rights.
+
+Locks belong to a connection, so they end with the process that held them, however it ended.
+"""
+
+import contextlib
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+from ingero.errors import StoreError
+from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
+
+if TYPE_CHECKING:
+    import psycopg
+
+MAX_WRITERS: Final = 32_767  # their number takes the upper bits of a request's number
+_UPKEEP: Final = 0  # the number that no writer has stands for the right to maintain the lake
+_CONNECT_S: Final = 10
+
+
+class Catalogue:
+    """A connection to the database of the catalogue, renewed when it broke."""
+
+    def __init__(self, address: LakeAddress, secrets: LakeSecrets) -> None:
+        self._address = address
+        self._secrets = secrets
+        # locks of one schema have one class, so that lakes in one database do not meet
+        self._lock_class = zlib.crc32(address.schema.encode()) & 0x7FFFFFFF
+        self._connection: psycopg.Connection[Any] | None = None
+        self._writer: int | None = None
+        self._owns_upkeep = False
+
+    def prepare(self) -> None:
+        """Create what the lake stands on, and let the reader's role read all that will be there."""
+        schema, reader = self._address.schema, self._secrets.reader_user
+        self._execute("SELECT pg_advisory_xact_lock(%s, -1)", self._lock_class)
+        self._execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        self._execute(
+            f"CREATE TABLE IF NOT EXISTS {schema}.echo_writers "
+            "(identity text PRIMARY KEY, number integer UNIQUE NOT NULL)"
+        )
+        if reader:
+            role = '"' + reader.replace('"', '""') + '"'
+            self._execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+            self._execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+            self._execute(
+                f"ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT SELECT ON TABLES TO {role}"
+            )
+
+    def hold_writer(self, identity: str) -> int:
+        """Return the number of a writer, a new one for a new identity, and keep it while running.
+
+        Raises StoreError while another process has it.
+        """
+        table = f"{self._address.schema}.echo_writers"
+        rows = self._execute(
+            f"INSERT INTO {table} SELECT %s, coalesce(max(number), 0) + 1 FROM {table} "
+            "ON CONFLICT (identity) DO UPDATE SET identity = excluded.identity RETURNING number",
+            identity,
+        )
+        number = int(rows[0][0])
+        if number > MAX_WRITERS:
+            raise StoreError(f"the lake has had {MAX_WRITERS} writers; use another schema")
+        if not self._try_lock(number):
+            raise StoreError(
+                f"could not set lock on writer {number} of the lake: another Echo runs with a copy "
+                "of the same journal folder"
+            )
+        self._writer = number
+        return number
+
+    def owns_upkeep(self) -> bool:
+        """Return whether this process maintains the lake; take that over where nobody does."""
+        if not self._owns_upkeep or not self._is_alive():
+            self._owns_upkeep = self._try_lock(_UPKEEP)
+        return self._owns_upkeep
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _try_lock(self, number: int) -> bool:
+        rows = self._execute("SELECT pg_try_advisory_lock(%s, %s)", self._lock_class, number)
+        return bool(rows[0][0])
+
+    def _is_alive(self) -> bool:
+        with contextlib.suppress(StoreError):
+            connection = self._connection
+            self._execute("SELECT 1")
+            return self._connection is connection
+        return False
+
+    def _execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement; raise StoreError. After an error the next one connects anew."""
+        import psycopg  # noqa: PLC0415 - an extra that only lakes need
+
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            cursor = self._connection.execute(statement.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            self.close()
+            raise StoreError(
+                f"the catalogue on {self._address.host}:{self._address.port} does not answer: "
+                f"{str(error).splitlines()[0]}"
+            ) from None
+
+    def _connect(self) -> "psycopg.Connection[Any]":
+        import psycopg  # noqa: PLC0415 - an extra that only lakes need
+
+        address = self._address
+        connection = psycopg.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            dbname=address.database,
+            password=self._secrets.password or None,
+            sslmode=address.ssl_mode,
+            sslrootcert=address.ssl_root_certificate or None,
+            connect_timeout=_CONNECT_S,
+            application_name="ingero-echo",
+            autocommit=True,
+            # a host that vanished gives up its locks after half a minute
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=4,
+        )
+        if self._writer is not None:  # the old connection took its locks along
+            connection.execute(
+                "SELECT pg_try_advisory_lock(%s, %s)", (self._lock_class, self._writer)
+            )
+        return connection

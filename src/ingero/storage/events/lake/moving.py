@@ -1,0 +1,111 @@
+"""Moving a database file into a lake: everything in one transaction, compared before it ends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from ingero.errors import StoreError
+from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
+from ingero.storage.events.lake.catalogue import Catalogue
+from ingero.storage.events.lake.connection import attach
+from ingero.storage.events.lake.store import migrate_lake, stored_from, writer_identity
+from ingero.storage.events.schema import META, TABLES
+from ingero.storage.events.store import first_line
+from ingero.storage.events.table import Table
+
+_STATE: Final = ("applied_seq", "rolled_seq", "requests_dropped", "rows_deleted")
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What was moved of one table: its rows, and a digest that does not depend on their order."""
+
+    table: str
+    rows: int
+    digest: str
+
+
+def move_file(
+    file: Path,
+    address: LakeAddress,
+    secrets: LakeSecrets,
+    memory_bytes: int,
+    on_table: Callable[[Moved], None] = lambda _: None,
+) -> list[Moved]:
+    """Copy all tables of a database file into a lake; raise StoreError and change nothing else.
+
+    The file stays as it is. Its Echo continues in the lake where its journal ends.
+    """
+    catalogue = Catalogue(address, secrets)
+    try:
+        catalogue.prepare()
+        number = catalogue.hold_writer(writer_identity(file))
+        connection = attach(
+            address,
+            secrets,
+            read_only=False,
+            memory_bytes=memory_bytes,
+            threads=1,
+            also_read=file,
+        )
+        try:
+            migrate_lake(connection)
+            catalogue.prepare()
+            return _moved(connection, number, on_table)
+        except duckdb.Error as error:
+            raise StoreError(f"{file} was not moved: {first_line(error)}") from None
+        finally:
+            connection.close()
+    finally:
+        catalogue.close()
+
+
+def _moved(
+    connection: duckdb.DuckDBPyConnection, number: int, on_table: Callable[[Moved], None]
+) -> list[Moved]:
+    known = connection.execute(f"SELECT 1 FROM meta WHERE key LIKE '%/{number}'").fetchone()
+    if known is not None:
+        raise StoreError("this database was moved into the lake before, or its Echo wrote there")
+    moved = []
+    connection.execute("BEGIN")
+    for table in TABLES:
+        if table is not META:
+            moved.append(_move_table(connection, table, stored_from(number)))
+            on_table(moved[-1])
+    for key in _STATE:
+        connection.execute(
+            "INSERT INTO meta SELECT ?, coalesce(max(value), 0) FROM file.meta WHERE key = ?",
+            [f"{key}/{number}", key],
+        )
+    connection.execute("COMMIT")
+    return moved
+
+
+def _move_table(connection: duckdb.DuckDBPyConnection, table: Table, first: int) -> Moved:
+    """Copy one table and compare; rows that others wrote to the lake before do not count."""
+    names = [f'"{name}"' for name, _, _ in table.columns]
+    columns = ", ".join(names)
+    values = ", ".join(f'"seq" + {first} AS "seq"' if name == '"seq"' else name for name in names)
+    source = f"SELECT {values} FROM file.{table.name}"
+    wanted = _counted(connection, source, columns)
+    before = _counted(connection, f"FROM {table.name}", columns)
+    connection.execute(f"INSERT INTO {table.name} ({columns}) {source}")
+    after = _counted(connection, f"FROM {table.name}", columns)
+    arrived = (after[0] - before[0], after[1] - before[1])
+    if arrived != wanted:
+        raise StoreError(
+            f"{table.name}: {arrived[0]} rows arrived of {wanted[0]}, or not as they were; "
+            "nothing was moved"
+        )
+    return Moved(table.name, wanted[0], f"{wanted[1] % 2**64:016x}")
+
+
+def _counted(connection: duckdb.DuckDBPyConnection, rows: str, columns: str) -> tuple[int, int]:
+    """Return how many rows there are, and the sum of their hashes."""
+    found = connection.execute(
+        f"SELECT count(*), coalesce(sum(hash({columns})), 0)::HUGEINT FROM ({rows})"
+    ).fetchone()
+    return (int(found[0]), int(found[1])) if found else (0, 0)

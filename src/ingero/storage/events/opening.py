@@ -1,0 +1,26 @@
+"""Which store a setting names: the file, or a lake."""
+
+from pathlib import Path
+
+from ingero.errors import StoreError
+from ingero.storage.events.file_store import DuckDbStore
+from ingero.storage.events.lake.address import LakeSecrets, parse_lake_address
+from ingero.storage.events.lake.store import LakeStore, has_identity
+from ingero.storage.events.store import EventStore
+
+
+def open_store(
+    database: Path, address: str, secrets: LakeSecrets, memory_bytes: int, threads: int
+) -> EventStore:
+    """Open the lake at `address`, or without one the file `database`; raise StoreError.
+
+    The journal lies beside `database` in both cases.
+    """
+    if not address:
+        return DuckDbStore(database, memory_bytes, threads)
+    if database.exists() and not has_identity(database):
+        raise StoreError(
+            f"{database} holds events of its own; `ingero-echo migrate {database} STORE` moves "
+            "them into the lake, or name another --db-path"
+        )
+    return LakeStore(parse_lake_address(address), secrets, database, memory_bytes, threads)

@@ -1,0 +1,191 @@
+"""Several writers share one lake: PostgreSQL holds its catalogue, a folder its files."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import pytest
+from tests.support.echo_samples import metrics_body
+from tests.support.lakes import READER, lake_for, postgres
+from tests.support.stores import writing
+from tests.support.two_tenants import SEED
+
+from ingero.contract.otlp.rows import Signal
+from ingero.echo.maintenance import move_to_lake, verify
+from ingero.echo.store.api import QueryFailed, QueryLimits
+from ingero.echo.store.sql import run_user_sql
+from ingero.errors import StoreError
+from ingero.storage.events.file_store import DuckDbStore
+from ingero.storage.events.lake import connection as lake_connection
+from ingero.storage.events.lake.store import DAY_US, LakeStore, is_trouble, tidy_statements
+from ingero.storage.events.opening import open_store
+from ingero.storage.journal.frames import Frame
+
+MEMORY = 512 << 20
+START_US = 1_763_168_400_000_000
+Open = Callable[[str], LakeStore]
+
+
+def frame(seq: int, first: int, received_us: int = START_US, points: int = 3) -> Frame:
+    return Frame(seq, 0, received_us, Signal.METRICS, metrics_body(points=points, first=first))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Opens writers of one lake, each with a journal folder of its own."""
+    stores: list[LakeStore] = []
+    address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
+
+    def open_writer(name: str) -> LakeStore:
+        stores.append(LakeStore(address, secrets, tmp_path / name, MEMORY, 1))
+        return stores[-1]
+
+    yield open_writer
+    for store in stores:
+        store.close()
+
+
+def test_writers_share_rows_and_never_apply_a_request_twice(opened: Open) -> None:
+    one, two = opened("one"), opened("two")
+    one.load([frame(1, 0), frame(2, 10)])
+    retried = two.load([frame(1, 0), frame(2, 20)])
+    assert (retried.duplicates, retried.events) == (1, 3)
+    assert (one.applied_seq, two.applied_seq) == (2, 2)
+    for store in (one, two):
+        with closing(store.cursor()) as cursor:
+            assert cursor.execute("SELECT count(*) FROM events").fetchall() == [(9,)]
+            assert cursor.execute("SELECT count(DISTINCT seq) FROM events").fetchall() == [(3,)]
+    assert one.roll_up(START_US) == two.roll_up(START_US) == 2
+    assert one.scalar("SELECT sum(count) FROM node_metrics") == 9
+
+
+def test_a_writer_goes_on_where_it_was_and_nobody_takes_its_place(opened: Open) -> None:
+    first = opened("one")
+    first.load([frame(7, 0)])
+    first.skip(8, is_dropped=True)
+    with pytest.raises(StoreError, match="could not set lock on writer"):
+        opened("one")
+    first.close()
+    again = opened("one")
+    assert (again.applied_seq, again.requests_dropped) == (8, 1)
+    assert again.load([frame(9, 0)]).duplicates == 1
+
+
+def test_one_writer_maintains_the_lake_and_another_follows(opened: Open) -> None:
+    one, two = opened("one"), opened("two")
+    assert (one.owns_upkeep(), two.owns_upkeep(), one.owns_upkeep()) == (True, False, True)
+    one.load([frame(1, 0)])
+    one.load([frame(2, 10)])
+    one.upkeep(START_US + 3_600_000_000)
+    assert one.scalar("SELECT count(*) FROM applied_requests") == 0
+    assert one.scalar("SELECT count(*) FROM meta WHERE key LIKE 'applied_seq/%'") == 1
+    assert one._meta("applied_seq") == 2
+    for statement in tidy_statements(START_US):
+        one._execute(statement)
+    one.close()
+    assert two.owns_upkeep()
+
+
+def test_old_days_go_whole(opened: Open) -> None:
+    store = opened("one")
+    days = [frame(n + 1, 10 * n, START_US + n * DAY_US) for n in range(3)]
+    store.load(days)
+    assert store.delete_step("events", START_US + 2 * DAY_US, 1) == 6
+    assert store.delete_step("events", None, 1) == 3
+    assert store.delete_step("events", None, 1) == 0
+    assert store._meta("rows_deleted") == 9
+
+
+DOORS = [
+    "SELECT * FROM postgres_query('__ducklake_metadata_lake', 'SELECT current_user')",
+    "SELECT * FROM __ducklake_metadata_lake.ducklake_snapshot",
+    "SELECT * FROM ducklake_snapshots('lake')",
+    "SELECT * FROM ducklake_table_info('lake')",
+    "SELECT * FROM read_parquet('{data}main/events/**/*.parquet')",
+    "SELECT name FROM duckdb_secrets()",
+    "SELECT * FROM lake.main.audit_log",
+    "SELECT * FROM lake.main.events",
+    "SELECT * FROM events AT (VERSION => 1)",
+    "CALL ducklake_expire_snapshots('lake')",
+]
+
+
+@pytest.mark.parametrize("scope", [None, ["ours"]])
+def test_no_door_of_the_lake_is_open_to_user_sql(
+    opened: Open, scope: list[str] | None, tmp_path: Path
+) -> None:
+    store = opened("one")
+    with writing(store) as connection:
+        connection.execute(SEED)
+    address, _ = lake_for(tmp_path / "lake", in_bucket=False)
+    for door in DOORS:
+        with (
+            closing(store.cursor()) as cursor,
+            pytest.raises(QueryFailed, match=r".") as refused,
+        ):
+            run_user_sql(cursor, door.format(data=address.data), scope, QueryLimits())
+        assert refused.value.code in ("sql_refused", "bad_sql"), door
+    with closing(store.cursor()) as cursor:
+        found = run_user_sql(cursor, "SELECT DISTINCT cluster_id FROM events", scope, QueryLimits())
+    assert [row[0] for row in found.rows] == ["ours"] if scope else len(found.rows) == 2
+
+
+def test_the_role_of_readers_can_only_read(opened: Open) -> None:
+    """The guard is not alone: PostgreSQL refuses what would get past it."""
+    store = opened("one")
+    with closing(store.cursor()) as cursor:
+        with pytest.raises(duckdb.Error, match="read-only"):
+            cursor.execute("INSERT INTO meta VALUES ('x', 1)")
+        who = "SELECT * FROM postgres_query('__ducklake_metadata_lake', 'SELECT current_user')"
+        assert cursor.execute(who).fetchall() == [(READER,)]
+        for statement in ("DELETE FROM meta_x", "DROP TABLE IF EXISTS echo_writers", "SELECT 1; x"):
+            with pytest.raises(duckdb.Error):
+                cursor.execute(f"CALL postgres_execute('__ducklake_metadata_lake', '{statement}')")
+    for (right,) in postgres().execute(
+        "echo",
+        f"SELECT privilege_type FROM information_schema.table_privileges WHERE "
+        f"grantee = '{READER}'",
+    ):
+        assert right == "SELECT"
+
+
+def test_trouble_with_the_engines_is_not_blamed_on_a_request() -> None:
+    assert is_trouble(duckdb.IOException("IO Error: server closed the connection"))
+    assert is_trouble(duckdb.TransactionException("conflict"))
+    assert is_trouble(duckdb.Error("Failed to execute query BEGIN"))
+    assert not is_trouble(duckdb.ConversionException("Could not convert 'postgres' to INT32"))
+    assert not is_trouble(duckdb.OutOfMemoryException("failed to allocate"))
+
+
+def test_a_missing_extension_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lake_connection.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(StoreError, match=r"pip install 'ingero\[lake\]'"):
+        lake_connection.extension_file("ducklake")
+
+
+def test_a_database_moves_whole_and_its_echo_continues(tmp_path: Path, opened: Open) -> None:
+    opened("other").load([frame(1, 500)])
+    file = tmp_path / "echo.db"
+    store = DuckDbStore(file, MEMORY, 1)
+    store.load([frame(seq, 10 * seq) for seq in range(1, 6)])
+    store.append_audit([[None] * 12])
+    store.close()
+    address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
+    with pytest.raises(StoreError, match="holds events of its own; `ingero-echo migrate"):
+        open_store(file, "ducklake:", secrets, MEMORY, 1)
+    moved = {table.table: table for table in move_to_lake(file, address, secrets)}
+    assert (moved["events"].rows, moved["audit_log"].rows) == (15, 1)
+    again = LakeStore(address, secrets, file, MEMORY, 1)
+    try:
+        assert again.applied_seq == 5
+        assert again.scalar("SELECT count(*) FROM events") == 18
+        assert again.load([frame(6, 10)]).duplicates == 1
+    finally:
+        again.close()
+    with pytest.raises(StoreError, match="moved into the lake before"):
+        move_to_lake(file, address, secrets)
+    with pytest.raises(StoreError, match="lies in a lake"):
+        verify(file)
