@@ -39,6 +39,7 @@ METRICS = (
     names.STRAGGLER_EVENT,
     names.NODE_INFO,
     names.AGENT_LOST_RECORDS,
+    names.AGENT_READY_S,
     names.THROUGHPUT_RATIO,
     names.STEP_OWN_TIME_MS,
     names.COLLECTIVE_DURATION_MS,

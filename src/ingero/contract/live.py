@@ -60,6 +60,7 @@ class LiveNode(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: str | None = None
     lost_records: int | None = None
     clock_offset_s: float | None = None
+    ready_s: int | None = None  # how long a calibrating node will take, as of `seen`
 
 
 class LiveJob(msgspec.Struct, frozen=True, kw_only=True):

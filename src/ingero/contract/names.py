@@ -56,6 +56,7 @@ DEGRADATION_WARNING: Final = "ingero.node.degradation_warning"
 AGENT_DETECTION_MODE: Final = "ingero.agent.detection_mode"
 AGENT_FLEET_REACHABLE: Final = "ingero.agent.fleet_reachable"
 AGENT_LOST_RECORDS: Final = "ingero.agent.lost_records"
+AGENT_READY_S: Final = "ingero.agent.ready_s"  # how long a node will still calibrate
 NODE_INFO: Final = "ingero.node.info"
 NODE_WORLD_SIZE: Final = "ingero.node.world_size"
 KERNEL_LAUNCH_TOTAL: Final = "ingero.node.cuda_kernel_launch_total"

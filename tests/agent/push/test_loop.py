@@ -18,6 +18,7 @@ from ingero.agent.push.signals import SignalSource, StubSource
 from ingero.contract import names
 from ingero.contract.otlp.codec import decode_json
 from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.push.decode import decode_push
 from ingero.contract.straggler import Straggle, decode_line
 from ingero.contract.types import DetectionMode, Identity
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState, encode_verdicts
@@ -125,6 +126,16 @@ def metrics_sent(fleet: ScriptedFleet) -> list[str]:
         if request.method == "POST"
     ]
     return [post.resource_metrics[0].scope_metrics[0].metrics[0].name for post in posts]
+
+
+async def test_a_calibrating_node_counts_down_in_its_pushes() -> None:
+    async with scripted_fleet() as fleet:
+        await play(make_loop(fleet.url, Recorded(*[100] * 8), interval_s=10.0))
+        told = [
+            decode_push(decode_json(MetricsRequest, body)).reports[0].ready_s
+            for _, body in fleet.requests
+        ]
+    assert told[:2] == [10, None], "two samples of ten seconds warm it up; then it is active"
 
 
 async def test_a_slow_node_names_itself_on_both_channels_f009_f010(tmp_path: Path) -> None:

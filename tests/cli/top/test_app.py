@@ -165,6 +165,24 @@ async def test_the_countdown_of_ranks_that_are_still_learned() -> None:
         assert "learning what is normal for 24 ranks, about 12 s more" in told
 
 
+async def test_the_countdown_of_nodes_that_calibrate() -> None:
+    """It is counted down since the last push; an older agent sends none."""
+    waiting = {"state": "calibrating", "score": 0.5}
+    nodes = [node(0), node(1, ready_s=70, **waiting), node(2, ready_s=40, **waiting)]
+    top = app("train-a")
+    async with top.run_test(size=(120, 40)) as pilot:
+        view = replaced(snapshot(verdicts=()), nodes=nodes, jobs=[])
+        await feed(pilot, [view, tick("train-a")])
+        assert "2 nodes calibrate, about 68 s more" in text(top, "headline")
+        await pilot.press("enter")
+        states = {cells[0]: cells[1] for cells in shown(top)}
+        assert states["gpu-02"] == "calibrating, 38 s left"
+        old = replaced(view, nodes=[node(3, **waiting)])
+        await feed(pilot, [old, tick("train-a")])
+        assert "1 node calibrates" in text(top, "headline")
+        assert "more" not in text(top, "headline").partition("calibrates")[2]
+
+
 async def test_only_the_slow_and_the_worst_are_listed() -> None:
     top = app("train-a")
     many = [node(number, node_id=f"gpu-{number:05d}", score=0.9) for number in range(1000)]

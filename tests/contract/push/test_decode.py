@@ -62,6 +62,7 @@ FULL = push(
         gauge(names.DEGRADATION_WARNING, 1),
         gauge(names.AGENT_DETECTION_MODE, 1, **{names.DETECTION_MODE: "fleet"}),
         gauge(names.AGENT_LOST_RECORDS, 3, **{names.AGENT_VERSION: "1.2.3"}),
+        gauge(names.AGENT_READY_S, 40),
         gauge(names.NODE_INFO, 1, **{names.GPU_MODEL: "NVIDIA H200", names.GPU_COUNT: 8}),
     ],
     **{names.JOB_ID: "job-7", names.NODE_RANK: 3, names.WORLD_SIZE: 8, names.PROVIDER: "aws"},
@@ -74,7 +75,7 @@ def test_everything_fleet_shows_about_a_node_is_read() -> None:
             NodeReport(
                 "gpu-01", "train", "job-7", 3, 8, "aws", 0.92, "active", "training", "fleet",
                 True, None,
-                "NVIDIA H200", 8, 7, "1.2.3", 3,
+                "NVIDIA H200", 8, 7, "1.2.3", 3, 40,
             ),
         ),
         False,
@@ -187,7 +188,7 @@ metrics = st.builds(
     name=st.sampled_from(
         [
             names.HEALTH_SCORE, names.AGENT_DETECTION_MODE, names.DEGRADATION_WARNING,
-            names.NODE_INFO, names.AGENT_LOST_RECORDS,
+            names.NODE_INFO, names.AGENT_LOST_RECORDS, names.AGENT_READY_S,
             names.STRAGGLER_EVENT, names.COLLECTIVE_DURATION_MS, names.STEP_OWN_TIME_MS, "other",
         ]
     ),

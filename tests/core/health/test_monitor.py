@@ -104,6 +104,16 @@ def test_idle_and_calibrating_nodes_push_and_are_never_classified_f052() -> None
     assert evaluation.report is not None
 
 
+def test_a_calibrating_node_knows_how_many_samples_it_needs() -> None:
+    driver = Driver(warmup=5)
+    left = []
+    for _ in range(7):
+        left.append(driver.monitor.samples_left)
+        driver.tick(HEALTHY)
+    assert left[:5] == [5, 4, 3, 2, 1]
+    assert left[5:] == [None, None], "an active node needs none"
+
+
 def test_idle_time_does_not_change_the_baseline() -> None:
     driver = Driver(warmup=3)
     driver.ticks(50, (0.0, 0.0, 0.9, 0.9), launches=0)

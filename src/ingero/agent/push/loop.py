@@ -6,6 +6,7 @@ Ticks stay on time whatever Fleet does; at most one push is in flight.
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -174,8 +175,18 @@ class PushLoop:
         self._push_task = asyncio.create_task(self._push(report))
         return True
 
+    def _ready_s(self) -> int | None:
+        """Return how long calibration will take if every sample has work; None when it is over."""
+        left = self.monitor.samples_left
+        return None if left is None else math.ceil(left * self._settings.push_interval_s)
+
     async def _push(self, report: HealthReport) -> None:
-        about = replace(report, version=self._settings.version, lost_records=self.lost())
+        about = replace(
+            report,
+            version=self._settings.version,
+            lost_records=self.lost(),
+            ready_s=self._ready_s(),
+        )
         self.last_push = encode_health(self.monitor.identity, about)
         reply = await self._post(self.last_push)
         self._apply_reply(reply)

@@ -21,6 +21,7 @@ from ingero.cli.top.rows import (
     ALL_NODES,
     Row,
     Table,
+    calibration,
     chosen,
     cluster_rows,
     job_rows,
@@ -223,9 +224,8 @@ class TopApp(App[IngeroError]):
         if ranks.learning:
             wait = "" if ranks.ready_s is None else f", about {ago(ranks.ready_s)} more"
             parts.append(f"learning what is normal for {ranks.learning} ranks{wait}")
-        calibrating = view.summary.nodes_by_state.get("calibrating", 0)
-        if calibrating:
-            parts.append(f"{calibrating} nodes calibrate")
+        if waiting := calibration(view, self.state.at):
+            parts.append(waiting)
         return f"  {'; '.join(parts)}" if parts else ""
 
     def _why(self, row: Row | None) -> Text:

@@ -144,11 +144,30 @@ def node_rows(view: LiveSnapshot, at: float) -> Table:
     return columns, found
 
 
+def calibration(view: LiveSnapshot, at: float) -> str:
+    """Return how many nodes calibrate and how long the last of them will; empty where none does."""
+    found = [node for node in view.nodes if node.state == "calibrating"]
+    if not found:
+        return ""
+    left = [left_s for node in found if (left_s := _left_s(node, at)) is not None]
+    wait = f", about {ago(max(left))} more" if left else ""
+    return f"{len(found)} {'nodes calibrate' if len(found) > 1 else 'node calibrates'}{wait}"
+
+
+def _left_s(node: LiveNode, at: float) -> float | None:
+    """Return how long a node will still calibrate, counted down since its last push."""
+    if node.state != "calibrating" or node.ready_s is None:
+        return None
+    return max(node.ready_s - max(at - node.seen, 0.0), 0.0)
+
+
 def _node(node: LiveNode, verdict: Verdict | None, is_muted: bool, at: float) -> Row:
     is_slow = node.straggler or verdict is not None
     state = ("silenced" if is_muted else "SLOW") if is_slow else node.state
     if verdict is not None and verdict.rank is not None:
         state += f", rank {verdict.rank}"
+    if not is_slow and (left_s := _left_s(node, at)) is not None:
+        state += f", {ago(left_s)} left"
     cells = (
         node.node_id,
         state,

@@ -34,6 +34,7 @@ cdef struct Found:  # the fields of a push; `at` is NULL for text that is missin
     Number world_size
     Number gpu_count
     Number lost
+    Number ready
     Number degraded
     bint has_mode
     bint has_score

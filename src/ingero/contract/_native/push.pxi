@@ -49,6 +49,7 @@ cdef object report_of(Found* found, object report, object node, object cluster):
         found.sent_ns,
         text_or_none(found.version),
         _number_or_none(found.lost),
+        _number_or_none(found.ready),
     )
 
 

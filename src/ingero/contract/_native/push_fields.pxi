@@ -134,6 +134,9 @@ cdef inline int _use_point(Slice name, Point* point, Found* found) noexcept nogi
         found.version = point.version
         found.lost.is_set = point.has_int and point.as_int >= 0
         found.lost.value = point.as_int
+    elif slice_is(name, b"ingero.agent.ready_s", 20):
+        found.ready.is_set = point.has_int and point.as_int >= 0
+        found.ready.value = point.as_int
     elif slice_is(name, b"ingero.node.straggler_event", 27) or _is_measured(name):
         return -1
     return 0

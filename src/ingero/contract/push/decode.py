@@ -60,6 +60,7 @@ class NodeReport(msgspec.Struct, frozen=True, gc=False):
     sent_ns: int = 0
     version: str | None = None
     lost_records: int | None = None
+    ready_s: int | None = None
 
 
 class Push(msgspec.Struct, frozen=True, gc=False):
@@ -171,6 +172,7 @@ class _Health:
         self.gpu_count: int | None = None
         self.version: str | None = None
         self.lost_records: int | None = None
+        self.ready_s: int | None = None
         self.sent_ns = 0
 
     def read(self, metric: Metric) -> None:
@@ -204,6 +206,7 @@ class _Health:
             self.sent_ns,
             self.version,
             self.lost_records,
+            self.ready_s,
         )
 
     def read_mode(self, point: NumberPoint) -> None:
@@ -230,6 +233,10 @@ class _Health:
         lost = point.as_int
         self.lost_records = lost if lost is not None and lost >= 0 else None
 
+    def read_ready(self, point: NumberPoint) -> None:
+        left_s = point.as_int
+        self.ready_s = left_s if left_s is not None and left_s >= 0 else None
+
     def read_score(self, point: NumberPoint) -> None:
         score = _value(point)
         state, workload = _state_and_workload(point.attributes)
@@ -254,6 +261,7 @@ _READERS = {
     names.STRAGGLER_EVENT: _Health.read_event,
     names.NODE_INFO: _Health.read_info,
     names.AGENT_LOST_RECORDS: _Health.read_agent,
+    names.AGENT_READY_S: _Health.read_ready,
 }
 
 

@@ -68,6 +68,7 @@ class HealthReport:
     gpu_count: int | None = None
     version: str = ""  # of the agent
     lost_records: int = 0  # collectives that it could not read in time, since it started
+    ready_s: int | None = None  # how long it will still calibrate, under load as it is now
     totals: tuple[CgroupTotals, ...] = ()
     totals_since_ns: int = 0
     memory: MemoryReport | None = None
@@ -167,6 +168,8 @@ def _health_metrics(identity: Identity, report: HealthReport) -> Iterable[Metric
     if report.version:
         about: dict[str, Plain] = {names.AGENT_VERSION: report.version}
         yield _gauge(names.AGENT_LOST_RECORDS, report.lost_records, at_ns, about)
+    if report.ready_s is not None:
+        yield _gauge(names.AGENT_READY_S, report.ready_s, at_ns)
     if report.gpu_model and report.gpu_count:
         info: dict[str, Plain] = {
             names.GPU_MODEL: report.gpu_model,

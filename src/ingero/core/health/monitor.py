@@ -123,6 +123,13 @@ class NodeMonitor:
         """Whether recent pushes reached Fleet."""
         return self.failures < self.policy.unreachable_after
 
+    @property
+    def samples_left(self) -> int | None:
+        """How many samples with work a calibrating node still needs; None for any other."""
+        if self.lifecycle.state is not NodeState.CALIBRATING:
+            return None
+        return max(self.policy.baseline.warmup_samples - self.lifecycle.samples, 0)
+
     def observe(self, observation: Observation, now_s: float, now_ns: int) -> Evaluation:
         """Do the first half of a tick: update state and score, and return what to push.
 

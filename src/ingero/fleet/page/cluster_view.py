@@ -174,6 +174,7 @@ class ClusterView:
             report.version,
             report.lost_records,
             None if math.isnan(offset_s) else round(offset_s, 1),
+            report.ready_s,
         )
 
     def _parts(self, now: Moment) -> dict[str, Any]:

@@ -123,5 +123,5 @@ export class Live {
 }
 
 // Positions in the array of a node, as contract/live.py has them.
-export const NODE = { id: 0, score: 1, state: 2, slow: 3, seen: 4, ranks: 5, job: 6, gpu: 7, mode: 8, version: 9, lost: 10, offset: 11 };
+export const NODE = { id: 0, score: 1, state: 2, slow: 3, seen: 4, ranks: 5, job: 6, gpu: 7, mode: 8, version: 9, lost: 10, offset: 11, ready: 12 };
 export const RANK = { rank: 0, node: 1, role: 2, state: 3, own: 4, excess: 5, late: 6, awaited: 7 };
