@@ -121,12 +121,16 @@ e2e-image: $(READY) peers-images ## build the image twice and run Fleet, Echo an
 	INGERO_TEST_IMAGE=1 $(BIN)/pytest tests/release/test_image.py
 
 .PHONY: e2e-packages
-e2e-packages: $(READY) peers-charts ## build the deb, install it for real, run it and remove it again (needs root and Debian 12)
-	INGERO_TEST_PACKAGES=1 $(BIN)/pytest tests/release/test_packages.py
+e2e-packages: $(READY) peers-charts ## build the deb, install it for real, run it and remove it again (needs root and Debian 12; DIST=folder of a release)
+	INGERO_TEST_PACKAGES=1 INGERO_TEST_DIST=$(DIST) $(BIN)/pytest tests/release/test_packages.py
 
 .PHONY: e2e-kernels
 e2e-kernels: $(READY) peers-kernels peers-images ## boot Debian's stock kernels in an emulator: every probe loads, and every call is counted (takes minutes)
 	INGERO_TEST_KERNELS=1 $(BIN)/pytest -p no:xdist -v -s tests/release/test_kernels.py
+
+.PHONY: e2e-systemd
+e2e-systemd: $(READY) peers-images peers-charts ## install the debs under a real systemd in a container and follow docs/quickstart-binary.md there (needs root; DIST=folder of a release)
+	INGERO_TEST_SYSTEMD=1 INGERO_TEST_DIST=$(DIST) $(BIN)/pytest tests/release/test_systemd.py
 
 .PHONY: e2e-slurm
 e2e-slurm: $(READY) peers-slurm ## run a real Slurm cluster of three nodes on loopback: plugin in every task, gate, opt-in drain (needs root)

@@ -1,9 +1,11 @@
 """The deb: installed for real, run in an empty home, removed without a trace.
 
-`make e2e-packages` runs it; it needs root, Debian 12 and nfpm.
+`make e2e-packages` runs it; it needs root, Debian 12 and nfpm. DIST=folder takes the packages of a
+release instead of building them.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from importlib.metadata import version
@@ -20,6 +22,7 @@ pytestmark = [
         reason="installs packages on this machine: `make e2e-packages`",
     ),
 ]
+MACHINE = re.compile(r"amd64\.deb$|x86_64\.rpm$")
 LEFT = ("/usr/lib/ingero", "/etc/ingero-fleet", "/usr/bin/ingero", "/usr/bin/ingero-fleet")
 
 
@@ -38,6 +41,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         pytest.skip("nfpm is not installed: `make peers-charts`")
     if shutil.which("dpkg") is None or os.geteuid() != 0:
         pytest.skip("needs Debian and root")
+    if built := os.environ.get("INGERO_TEST_DIST"):
+        return sorted(each for each in Path(built).iterdir() if MACHINE.search(each.name))
     folder = tmp_path_factory.mktemp("packages")
     wheel = build_wheel(folder / "wheel")
     return build_packages(wheel, version("ingero"), folder / "out", "x86_64")
@@ -65,6 +70,8 @@ def test_the_deb_is_installed_runs_and_goes_without_a_trace(
         assert "ingero" not in run("systemd-analyze", "verify", *units, home=tmp_path)
         assert run("man", "-w", "ingero-blame", home=tmp_path)
         run("ingero", "export", "--help", home=tmp_path)
+        told = run("ingero", "demo", home=tmp_path)
+        assert "rank 19 on gpu-node-03 is slow" in told
         run("bash", "-c", "source /usr/share/bash-completion/completions/ingero", home=tmp_path)
         assert "ingero:" in run("getent", "passwd", "ingero", home=tmp_path)
     finally:
