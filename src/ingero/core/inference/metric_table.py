@@ -100,100 +100,111 @@ class EngineTable:
     first: tuple[str, ...] = ()
 
 
-def _mean(name: str, total: Value, count: Value) -> dict[str, tuple[Meaning, ...]]:
-    return {f"{name}_sum": (Meaning(total),), f"{name}_count": (Meaning(count),)}
-
-
-def _plain(values: Mapping[str, Value]) -> dict[str, tuple[Meaning, ...]]:
-    return {name: (Meaning(value),) for name, value in values.items()}
-
-
+Rows = dict[str, tuple[Meaning, ...]]
+_MEANS: Final = {
+    "step": (Value.STEP_SUM, Value.STEP_COUNT),
+    "first_token": (Value.FIRST_TOKEN_SUM, Value.FIRST_TOKEN_COUNT),
+    "request": (Value.REQUEST_SUM, Value.REQUEST_COUNT),
+    "queue": (Value.QUEUE_SUM, Value.QUEUE_COUNT),
+    "prefill": (Value.PREFILL_SUM, Value.PREFILL_COUNT),
+    "decode": (Value.DECODE_SUM, Value.DECODE_COUNT),
+}
 _REASONS: Final = (
     Meaning(Value.WAITING_CAPACITY, only=("reason", "capacity")),
     Meaning(Value.WAITING_DEFERRED, only=("reason", "deferred")),
 )
 _MICROSECONDS: Final = 1e-6
-_FIRST_TOKEN: Final = (Value.FIRST_TOKEN_SUM, Value.FIRST_TOKEN_COUNT)
-_REQUEST: Final = (Value.REQUEST_SUM, Value.REQUEST_COUNT)
-_QUEUE: Final = (Value.QUEUE_SUM, Value.QUEUE_COUNT)
-_PREFILL: Final = (Value.PREFILL_SUM, Value.PREFILL_COUNT)
-_DECODE: Final = (Value.DECODE_SUM, Value.DECODE_COUNT)
-_STEP: Final = (Value.STEP_SUM, Value.STEP_COUNT)
+
+
+def _rows(prefix: str, values: Mapping[str, Value], **means: str) -> Rows:
+    """Return the rows of metrics with one meaning: plain values, and histograms of times."""
+    rows: Rows = {f"{prefix}{name}": (Meaning(value),) for name, value in values.items()}
+    for mean, name in means.items():
+        total, count = _MEANS[mean]
+        rows |= {
+            f"{prefix}{name}_sum": (Meaning(total),),
+            f"{prefix}{name}_count": (Meaning(count),),
+        }
+    return rows
+
 
 _VLLM: Final = EngineTable(
     prefix="vllm:",
     port=8000,
     rank="engine",
-    metrics=_plain(
+    metrics=_rows(
+        "vllm:",
         {
-            "vllm:num_requests_running": Value.RUNNING,
-            "vllm:num_requests_waiting": Value.WAITING,
-            "vllm:kv_cache_usage_perc": Value.KV_USAGE,
-            "vllm:gpu_cache_usage_perc": Value.KV_USAGE,  # before 0.10
-            "vllm:num_preemptions_total": Value.PREEMPTIONS,
-            "vllm:iteration_tokens_total_count": Value.STEPS,
-            "vllm:iteration_tokens_total_sum": Value.STEP_TOKENS,
-            "vllm:prompt_tokens_total": Value.PROMPT_TOKENS,
-            "vllm:generation_tokens_total": Value.GENERATION_TOKENS,
-        }
+            "num_requests_running": Value.RUNNING,
+            "num_requests_waiting": Value.WAITING,
+            "kv_cache_usage_perc": Value.KV_USAGE,
+            "gpu_cache_usage_perc": Value.KV_USAGE,  # before 0.10
+            "num_preemptions_total": Value.PREEMPTIONS,
+            "iteration_tokens_total_count": Value.STEPS,
+            "iteration_tokens_total_sum": Value.STEP_TOKENS,
+            "prompt_tokens_total": Value.PROMPT_TOKENS,
+            "generation_tokens_total": Value.GENERATION_TOKENS,
+        },
+        step="inter_token_latency_seconds",
+        first_token="time_to_first_token_seconds",  # noqa: S106 - a token of text
+        request="e2e_request_latency_seconds",
+        queue="request_queue_time_seconds",
+        prefill="request_prefill_time_seconds",
+        decode="request_decode_time_seconds",
     )
-    | {"vllm:num_requests_waiting_by_reason": _REASONS}
-    | _mean("vllm:inter_token_latency_seconds", *_STEP)
-    | _mean("vllm:time_to_first_token_seconds", *_FIRST_TOKEN)
-    | _mean("vllm:e2e_request_latency_seconds", *_REQUEST)
-    | _mean("vllm:request_queue_time_seconds", *_QUEUE)
-    | _mean("vllm:request_prefill_time_seconds", *_PREFILL)
-    | _mean("vllm:request_decode_time_seconds", *_DECODE),
+    | {"vllm:num_requests_waiting_by_reason": _REASONS},
 )
 _SGLANG: Final = EngineTable(
     prefix="sglang:",
     port=30000,
     rank="dp_rank",
     first=("tp_rank", "pp_rank", "moe_ep_rank"),
-    metrics=_plain(
+    metrics=_rows(
+        "sglang:",
         {
-            "sglang:num_running_reqs": Value.RUNNING,
-            "sglang:num_queue_reqs": Value.WAITING,
-            "sglang:num_retracted_reqs": Value.PAUSED,
-            "sglang:token_usage": Value.KV_USAGE,
-            "sglang:cuda_graph_passes_total": Value.STEPS,
-            "sglang:forward_execution_seconds_total": Value.BUSY_S,
-            "sglang:prompt_tokens_total": Value.PROMPT_TOKENS,
-            "sglang:generation_tokens_total": Value.GENERATION_TOKENS,  # when a request ends
-            "sglang:realtime_tokens_total": Value.LIVE_TOKENS,
-        }
-    )
-    | _mean("sglang:inter_token_latency_seconds", *_STEP)
-    | _mean("sglang:time_to_first_token_seconds", *_FIRST_TOKEN)
-    | _mean("sglang:e2e_request_latency_seconds", *_REQUEST)
-    | _mean("sglang:queue_time_seconds", *_QUEUE),
+            "num_running_reqs": Value.RUNNING,
+            "num_queue_reqs": Value.WAITING,
+            "num_retracted_reqs": Value.PAUSED,
+            "token_usage": Value.KV_USAGE,
+            "cuda_graph_passes_total": Value.STEPS,
+            "forward_execution_seconds_total": Value.BUSY_S,
+            "prompt_tokens_total": Value.PROMPT_TOKENS,
+            "generation_tokens_total": Value.GENERATION_TOKENS,  # when a request ends
+            "realtime_tokens_total": Value.LIVE_TOKENS,
+        },
+        step="inter_token_latency_seconds",
+        first_token="time_to_first_token_seconds",  # noqa: S106 - a token of text
+        request="e2e_request_latency_seconds",
+        queue="queue_time_seconds",
+    ),
 )
 _TENSORRT_LLM: Final = EngineTable(
     prefix="trtllm_",
     port=8000,
     paths=("/prometheus/metrics", "/metrics"),
-    metrics=_plain(
+    metrics=_rows(
+        "trtllm_",
         {
-            "trtllm_num_requests_running": Value.RUNNING,
-            "trtllm_num_requests_waiting": Value.WAITING,
-            "trtllm_num_paused_requests": Value.PAUSED,
-            "trtllm_kv_cache_utilization": Value.KV_USAGE,
-            "trtllm_prompt_tokens_total": Value.PROMPT_TOKENS,
-            "trtllm_generation_tokens_total": Value.GENERATION_TOKENS,
-        }
+            "num_requests_running": Value.RUNNING,
+            "num_requests_waiting": Value.WAITING,
+            "num_paused_requests": Value.PAUSED,
+            "kv_cache_utilization": Value.KV_USAGE,
+            "prompt_tokens_total": Value.PROMPT_TOKENS,
+            "generation_tokens_total": Value.GENERATION_TOKENS,
+        },
+        step="iteration_latency_seconds",
+        first_token="time_to_first_token_seconds",  # noqa: S106 - a token of text
+        request="e2e_request_latency_seconds",
+        queue="request_queue_time_seconds",
+        prefill="request_prefill_time_seconds",
+        decode="request_decode_time_seconds",
     )
     | {
-        "trtllm_iteration_latency_seconds_sum": (Meaning(Value.STEP_SUM),),
         "trtllm_iteration_latency_seconds_count": (
             Meaning(Value.STEP_COUNT),
             Meaning(Value.STEPS),
-        ),
-    }
-    | _mean("trtllm_time_to_first_token_seconds", *_FIRST_TOKEN)
-    | _mean("trtllm_e2e_request_latency_seconds", *_REQUEST)
-    | _mean("trtllm_request_queue_time_seconds", *_QUEUE)
-    | _mean("trtllm_request_prefill_time_seconds", *_PREFILL)
-    | _mean("trtllm_request_decode_time_seconds", *_DECODE),
+        )
+    },
 )
 _TRITON: Final = EngineTable(
     prefix="nv_inference_",
@@ -215,18 +226,19 @@ _TRITON: Final = EngineTable(
 _TGI: Final = EngineTable(
     prefix="tgi_",
     port=8080,
-    metrics=_plain(
+    metrics=_rows(
+        "tgi_",
         {
-            "tgi_batch_current_size": Value.RUNNING,
-            "tgi_queue_size": Value.WAITING,
-            "tgi_batch_forward_duration_count": Value.STEPS,
-            "tgi_request_input_length_sum": Value.PROMPT_TOKENS,
-            "tgi_request_generated_tokens_sum": Value.GENERATION_TOKENS,
-        }
-    )
-    | _mean("tgi_request_mean_time_per_token_duration", *_STEP)
-    | _mean("tgi_request_duration", *_REQUEST)
-    | _mean("tgi_request_queue_duration", *_QUEUE),
+            "batch_current_size": Value.RUNNING,
+            "queue_size": Value.WAITING,
+            "batch_forward_duration_count": Value.STEPS,
+            "request_input_length_sum": Value.PROMPT_TOKENS,
+            "request_generated_tokens_sum": Value.GENERATION_TOKENS,
+        },
+        step="request_mean_time_per_token_duration",
+        request="request_duration",
+        queue="request_queue_duration",
+    ),
 )
 TABLES: Final[Mapping[EngineKind, EngineTable]] = {
     EngineKind.VLLM: _VLLM,
