@@ -55,6 +55,7 @@ ROOMS = (
         ),
         without="test_no_function_shows_what_a_text_argument_names",
     ),
+    Room("inference", ("core/inference/*.py",), ("tests/core/inference",)),
     Room("verdict", ("core/verdict/**/*.py",), ("tests/core/verdict",), 400, most_test_s=5.0),
     Room(
         "blame",
