@@ -88,28 +88,33 @@ cdef inline bint _is_measured(Slice name) noexcept nogil:
     )
 
 
+cdef inline int _use_score(Point* point, double value, Found* found) noexcept nogil:
+    if found.has_score or not (point.has_double or point.has_int):
+        return -1
+    if not (value >= 0.0 and value <= 1.0):
+        return -1
+    if not point.has_state:
+        point.state.at = <Bytes><const char*>b"active"
+        point.state.size = 6
+    if not point.has_workload:
+        point.workload.at = <Bytes><const char*>b"unknown"
+        point.workload.size = 7
+    if not (slice_is(point.state, b"active", 6) or slice_is(point.state, b"calibrating", 11)
+            or slice_is(point.state, b"idle", 4)) or point.workload.size > MAX_LABEL:
+        return -1
+    found.has_score = True
+    found.score = value
+    found.state = point.state
+    found.workload = point.workload
+    found.sent_ns = point.time_ns
+    return 0
+
+
 cdef inline int _use_point(Slice name, Point* point, Found* found) noexcept nogil:
     cdef double value = point.as_double if point.has_double else <double>point.as_int
     if slice_is(name, b"ingero.node.health_score", 24):
-        if found.has_score or not (point.has_double or point.has_int):
-            return -1
-        if not (value >= 0.0 and value <= 1.0):
-            return -1
-        if not point.has_state:
-            point.state.at = <Bytes><const char*>b"active"
-            point.state.size = 6
-        if not point.has_workload:
-            point.workload.at = <Bytes><const char*>b"unknown"
-            point.workload.size = 7
-        if not (slice_is(point.state, b"active", 6) or slice_is(point.state, b"calibrating", 11)
-                or slice_is(point.state, b"idle", 4)) or point.workload.size > MAX_LABEL:
-            return -1
-        found.has_score = True
-        found.score = value
-        found.state = point.state
-        found.workload = point.workload
-        found.sent_ns = point.time_ns
-    elif slice_is(name, b"ingero.agent.detection_mode", 27):
+        return _use_score(point, value, found)
+    if slice_is(name, b"ingero.agent.detection_mode", 27):
         if point.has_mode and point.mode.size:
             found.mode = point.mode
             found.has_mode = True
