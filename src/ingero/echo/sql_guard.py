@@ -96,7 +96,7 @@ def _syntax_tree(connection: duckdb.DuckDBPyConnection, text: str) -> dict[str, 
     try:
         row = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [text]).fetchone()
         tree: dict[str, Any] = msgspec.json.decode(row[0] if row else "{}")
-    except duckdb.Error as error:
+    except duckdb.ProgrammingError as error:
         raise SqlRefused(_first_line(error)) from None
     except RecursionError:
         raise SqlRefused("the statement is nested too deeply") from None

@@ -66,7 +66,10 @@ class StoreStats:
 
 
 class QueryFailed(IngeroError):
-    """A query was refused or failed; `code` is sql_refused, bad_sql, timeout or out_of_memory."""
+    """A query was refused or failed.
+
+    `code` is sql_refused, bad_sql, timeout, out_of_memory or unavailable.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

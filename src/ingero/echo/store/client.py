@@ -42,7 +42,7 @@ COME_BACK_S: Final = 15.0
 TELL_EVERY_S: Final = 0.05
 FIRST_RESTART_S: Final = 0.1
 LONGEST_RESTART_S: Final = 5.0
-_FAILURES: Final = ("sql_refused", "bad_sql", "timeout", "out_of_memory")
+_FAILURES: Final = ("sql_refused", "bad_sql", "timeout", "out_of_memory", "unavailable")
 
 
 class StoreClient:

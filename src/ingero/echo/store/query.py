@@ -1,6 +1,7 @@
 """One read-only query in the store process, limited in time, rows and bytes."""
 
 import contextlib
+import logging
 import math
 import threading
 import time
@@ -15,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.echo.store.api import ColumnResult, PackedColumn, QueryFailed, QueryLimits, QueryResult
+
+log = logging.getLogger(__name__)
 
 _BATCH_ROWS: Final = 2048
 _INT64: Final = 2**63
@@ -124,7 +127,7 @@ def _bounded(cursor: duckdb.DuckDBPyConnection, limits: QueryLimits) -> Iterator
         watchdog.start()
         yield
     except _QUERY_ERRORS as error:
-        raise _explain(error, limits) from None
+        raise explained(error, limits) from None
     finally:
         watchdog.cancel()
         _end(cursor)
@@ -183,7 +186,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def _explain(error: Exception, limits: QueryLimits) -> QueryFailed:
+def is_unreachable(error: BaseException) -> bool:
+    """Return whether the files or the catalogue of the store do not answer.
+
+    What PostgreSQL reports about a lake has no class of its own.
+    """
+    return isinstance(error, duckdb.IOException) or type(error) is duckdb.Error
+
+
+def explained(error: Exception, limits: QueryLimits) -> QueryFailed:
+    """Return the error as its asker should read it."""
     text = str(error).split("\n\n")[0].strip() or type(error).__name__
     if isinstance(error, duckdb.InterruptException):
         return QueryFailed(
@@ -197,6 +209,9 @@ def _explain(error: Exception, limits: QueryLimits) -> QueryFailed:
         )
     if isinstance(error, duckdb.FatalException | duckdb.InternalException):
         return QueryFailed("store_failed", text)
+    if is_unreachable(error):
+        log.warning("store_unreachable reason=%r", text)
+        return QueryFailed("unavailable", "the store does not answer; nothing is lost, try again")
     return QueryFailed("bad_sql", text)
 
 

@@ -7,7 +7,7 @@ import duckdb
 
 from ingero.echo.sql_guard import SqlRefused, check_sql
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
-from ingero.echo.store.query import run_query
+from ingero.echo.store.query import explained, run_query
 from ingero.storage.events.schema import READABLE
 
 TABLES: Final = tuple(table.name for table in READABLE)
@@ -28,6 +28,8 @@ def run_user_sql(
         checked = check_sql(cursor, sql, TABLES)
     except SqlRefused as error:
         raise QueryFailed("sql_refused", str(error)) from None
+    except duckdb.Error as error:
+        raise explained(error, limits) from None
     if clusters is not None:
         if checked.is_explain:
             raise QueryFailed(

@@ -40,7 +40,13 @@ TIME_PATTERN: Final = (
     r"^((?:19|20|21)[0-9]{2})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])"
     r"(\.[0-9]{1,9})?(Z|[+-][01][0-9]:[0-5][0-9])?$"
 )
-_STATUS: Final = {"sql_refused": 400, "bad_sql": 400, "timeout": 504, "out_of_memory": 400}
+_STATUS: Final = {
+    "sql_refused": 400,
+    "bad_sql": 400,
+    "timeout": 504,
+    "out_of_memory": 400,
+    "unavailable": 503,
+}
 
 _ONE_CLUSTER: Final = "Cluster to look at. May be left out if this token sees only one."
 ClusterId = Annotated[str, Meta(description=_ONE_CLUSTER, max_length=256)] | None

@@ -189,3 +189,19 @@ def test_a_database_moves_whole_and_its_echo_continues(tmp_path: Path, opened: O
         move_to_lake(file, address, secrets)
     with pytest.raises(StoreError, match="lies in a lake"):
         verify(file)
+
+
+def test_a_question_while_the_catalogue_is_away_says_so(opened: Open) -> None:
+    store = opened("one")
+    with closing(store.cursor()) as cursor:
+        postgres().child.kill()
+        try:
+            with pytest.raises(QueryFailed) as failed:
+                run_user_sql(cursor, "SELECT count(*) FROM events", None, QueryLimits())
+        finally:
+            postgres().start()
+        assert failed.value.code == "unavailable"
+    with closing(store.cursor()) as cursor:
+        assert run_user_sql(cursor, "SELECT count(*) FROM events", None, QueryLimits()).rows == [
+            [0]
+        ]
