@@ -60,6 +60,8 @@ class Noise:
     wander: float = 0.0
     eager_sends: bool = False  # a send ends without its receiver
     early_ends: bool = False  # sends and receives are recorded without the wait for their data
+    # Calls that are made together are one kernel, and its end is noted when the first is done.
+    one_kernel: bool = False
 
 
 class _Dice:
@@ -153,6 +155,7 @@ class _Engine:
         self._open: dict[tuple[int, ...], _Pending] = {}
         self._flag = Call("AllReduce", 8, WORLD, tuple(range(shape.ranks)), feeds_compute=True)
         self._rows: list[tuple[int, int, Call, _Pending]] = []  # rank, number of the call
+        self._early: set[int] = set()  # rows whose ends are noted early
 
     def run(self, clock_s: float) -> SimulatedJob:
         programs = [self._program(rank) for rank in range(self._shape.ranks)]
@@ -231,7 +234,7 @@ class _Engine:
         """Enqueue calls together, wait until each is over, and let compute wait where it must."""
         rank, opened = self._ranks[number], []
         for call in calls:
-            pending = self._join(number, rank, call)
+            pending = self._join(number, rank, call, opened[0] if opened else None)
             opened.append(pending)
             if len(pending.arrived) == (2 if call.op in PAIRWISE else len(call.members)):
                 self._finish(pending, step)
@@ -247,16 +250,22 @@ class _Engine:
             return pending.arrived[number] + pending.spent
         return pending.end
 
-    def _join(self, number: int, rank: _Rank, call: Call) -> _Pending:
+    def _join(
+        self, number: int, rank: _Rank, call: Call, together: _Pending | None = None
+    ) -> _Pending:
         peer = call.peer
         pair = (number, peer) if call.op == "Send" else (peer, number)
         name = (call.comm, *pair) if call.op in PAIRWISE else (call.comm,)
         nth = rank.counts[name] = rank.counts.get(name, -1) + 1
         pending = self._open.setdefault((*name, nth), _Pending(call))
-        rank.host += 30e-6 * self._dice.factor(self._noise.host)
+        is_same = together is not None and self._noise.one_kernel
+        rank.host += 1e-6 if is_same else 30e-6 * self._dice.factor(self._noise.host)
         pending.enqueued[number] = rank.host
         ready = max(rank.host + 5e-6, rank.streams.get(call.stream, 0.0))
         pending.arrived[number] = max(ready, rank.gpu) if call.needs_compute else ready
+        if together is not None and is_same:
+            pending.arrived[number] = together.arrived[number]
+            self._early.add(len(self._rows))
         rank.streams[call.stream] = pending.arrived[number]
         self._rows.append((number, nth, call, pending))
         return pending
@@ -278,6 +287,8 @@ class _Engine:
         who = np.array([rank for rank, *_ in rows])
         clock = EPOCH_NS + (np.linspace(0.0, clock_s, self._shape.ranks)[who] * 1e9).astype(int)
         end = np.array([self._end(rank, call, pending) for rank, _, call, pending in rows])
+        early = np.array(sorted(self._early | {row - 1 for row in self._early}), np.intp)
+        end[early] = [rows[row][3].arrived[rows[row][0]] + rows[row][3].spent for row in early]
         start = np.array([pending.enqueued[rank] for rank, _, _, pending in rows])
         arrived = np.array([pending.arrived[rank] for rank, _, _, pending in rows])
         is_pair = np.array([call.op in PAIRWISE for _, _, call, _ in rows])

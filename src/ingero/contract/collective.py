@@ -54,7 +54,7 @@ _RANGES = {
     "global_rank": 1 << 31, "comm": 1 << 64, "seq": 1 << 63, "rank": MAX_RANKS,
     "nranks": MAX_RANKS + 1, "peer": 1 << 31, "size_bytes": 1 << 63, "start_ns": 1 << 62,
     "end_ns": 1 << 62, "gpu_duration_ns": 1 << 62, "stream": 1 << 63, "barrier_wait_ns": 1 << 62,
-    "step": 1 << 63, "place": 1 << 31,
+    "step": 1 << 63, "place": 1 << 31, "after_ns": 1 << 62,
 }  # fmt: skip
 
 
@@ -87,6 +87,8 @@ class CollectiveRecord:
     # Where whole steps are sent: number of the step and place in it; pushed, never stored.
     step: int | None = None
     place: int | None = None
+    # Of an exchange: from the end of the collective at place 0 to its start; pushed, never stored.
+    after_ns: int | None = None
     weight: float = 1.0  # how many collectives of the rank this one stands for; pushed only
 
 

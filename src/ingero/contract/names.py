@@ -38,6 +38,9 @@ STEP_IDLE_MS: Final = (
 )
 # The how-manieth collective of its step a collective is; on points of steps that are sent whole.
 STEP_PLACE: Final = "ingero.step.place"
+# Nanoseconds from the end of the collective at place 0 to the start on the GPU; on exchanges, whose
+# own ends are not known.
+STEP_AFTER_NS: Final = "ingero.step.after_ns"
 # How many collectives of its rank a point stands for, where only a share of them is sent.
 SAMPLE_WEIGHT: Final = "ingero.sample.weight"
 STEP_SPAN_MS: Final = "ingero.step.span_ms"  # wall time of the step, including waits

@@ -20,6 +20,7 @@ from ingero.core.collectives.live_arrivals import (
     NO_ARRIVALS,
     Arrivals,
     ClosedCollectives,
+    HiddenDelays,
     StepAdvances,
     join_arrivals,
     measure_arrivals,
@@ -29,6 +30,7 @@ from ingero.core.collectives.live_matching import CollectiveMatcher, Matched
 from ingero.core.collectives.live_roles import LiveRoles
 from ingero.core.collectives.live_steps import LiveSteps
 from ingero.core.collectives.own_time_queue import OwnTimeQueue
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGE
 from ingero.core.cost import barrier_idle_s
 from ingero.core.places.charged import ChargedPlaces
 from ingero.core.places.live_transfers import LiveTransfers
@@ -77,6 +79,7 @@ class ClusterVerdicts:
     own_times: OwnTimeQueue = field(default_factory=OwnTimeQueue)
     advances: StepAdvances = field(default_factory=StepAdvances)
     closed: ClosedCollectives = field(default_factory=ClosedCollectives)
+    hidden: HiddenDelays = field(default_factory=HiddenDelays)
     places: ChargedPlaces = field(default_factory=ChargedPlaces)
     transfers: LiveTransfers = field(default_factory=LiveTransfers)
     awaited_at: dict[str, str] = field(default_factory=dict)  # collectives or links of episodes
@@ -248,6 +251,7 @@ class ClusterVerdicts:
         member, step, count, (own_s, idle_s, span_s) = ready
         self.observed = (member, step, own_s)
         known = self.advances.means(member, step, count)
+        own_s = own_s + self.hidden.follow(member, known.hidden_s, now_s)
         late = np.full(int(member.max()) + 1, math.nan)
         if self.lateness_s:
             late[[each for each in self.lateness_s if each < len(late)]] = [
@@ -260,7 +264,10 @@ class ClusterVerdicts:
             idle_s=idle_s,
             span_s=span_s,
             lateness_s=late[member],
-            **known._asdict(),
+            advance_s=known.advance_s,
+            start_late_s=known.start_late_s,
+            enqueue_late_s=known.enqueue_late_s,
+            queue_s=known.queue_s,
         )
         self.engine.observe(batch, now_s)
 
@@ -273,7 +280,9 @@ class ClusterVerdicts:
             return
         # Without clock fits, only lateness that needs no common clock is counted.
         lag = measure_lag(columns, matched.groups, {})
-        clock_free, size = np.isfinite(lag.error_ms), len(columns.recorders)
+        # When an exchange was over is not known, so its duration says nothing.
+        clock_free = np.isfinite(lag.error_ms) & ~columns.has_op({EXCHANGE})
+        size = len(columns.recorders)
         lateness_ms = _means(columns.who[clock_free], lag.lateness_ms[clock_free], size)
         self.idle_gpu_s += barrier_idle_s(
             matched.groups[clock_free], lag.lateness_ms[clock_free], columns.weight[clock_free]
@@ -325,6 +334,7 @@ class ClusterVerdicts:
             self.self_timed.discard(index)
             self.own_times.forget(index)
             self.places.forget(index)
+            self.hidden.forget(index)
             self._forget_lag([index])
             self.pending -= len(self.records.pop(index, ()))
 

@@ -65,6 +65,7 @@ _UNBOUNDED: Final = frozenset(
         names.ASK_NUMBER,
         names.STEP,
         names.STEP_PLACE,
+        names.STEP_AFTER_NS,
         names.SAMPLE_WEIGHT,
         names.NCCL_SEQ,
         names.NCCL_GPU_DURATION_NS,

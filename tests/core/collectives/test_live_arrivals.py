@@ -71,7 +71,7 @@ def of_step(found: StepAdvances, step: int = 0, count: int = 1) -> list[list[flo
 
 
 def test_the_last_is_charged_what_the_second_last_waited() -> None:
-    advance, start, enqueue, _ = of_step(advances(calls({(0, 0): {2: 3.0, 1: 1.0}})))
+    advance, start, enqueue, *_ = of_step(advances(calls({(0, 0): {2: 3.0, 1: 1.0}})))
     assert advance == [0, 0, 2.0, 0]
     assert start == enqueue == [-1.0, 1.0, 3.0, -1.0]  # each over the median of the others
 

@@ -115,3 +115,27 @@ def test_sends_that_carry_the_times_of_the_group_before_do_not_move_the_clock():
     stale = {**good, "kind": KIND_P2P, "op": b"Send", "enqueue_ns": EPOCH + 100_000_000}
     assert fit_gpu_clock(records([good, stale])) == fit_gpu_clock(records([good]))
     assert fit_gpu_clock(records([{**good, "kind": KIND_P2P}])) == fit_gpu_clock(records([good]))
+
+
+def test_times_of_an_older_operation_are_no_times():
+    """NCCL reports them where a kernel sends to and receives from the same rank."""
+    offset, rows = 700 * US, []
+    for number in range(20):
+        enqueue = EPOCH + number * 10_000 * US
+        start = enqueue + 300 * US - offset
+        times = {"enqueue_ns": enqueue, "flags": FLAG_GPU_TIMED}
+        ran = {
+            "gpu_start_ns": start,
+            "gpu_stop_ns": start + US,
+            "host_stop_ns": start + offset + 60 * US,
+        }
+        rows.append(times | ran)
+        old = {"gpu_start_ns": start - 64_000 * US, "gpu_stop_ns": start - 63_999 * US}
+        rows.append(
+            times | old | {"kind": KIND_P2P, "op": b"Send", "host_stop_ns": enqueue + 9 * US}
+        )
+    clock = fit_gpu_clock(records(rows))
+    assert abs(clock.offset_ns - offset) <= 60 * US
+    columns = to_collectives(records(rows), Recorder(None, "n", None), clock)
+    assert columns.is_gpu_timed.tolist() == [True, False] * 20
+    assert (columns.end_ns >= columns.start_ns).all()

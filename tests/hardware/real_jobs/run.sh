@@ -12,6 +12,9 @@ unpacked=$(mktemp -d)
 trap 'rm -rf "$unpacked"' EXIT
 "${PYTHON:-python3}" -c 'import sys, zipfile
 for wheel in sys.argv[2:]: zipfile.ZipFile(wheel).extractall(sys.argv[1])' "$unpacked" wheelhouse/*.whl
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) # programs say their version, and nothing is installed
+mkdir "$unpacked/ingero-$version.dist-info"
+printf 'Metadata-Version: 2.1\nName: ingero\nVersion: %s\n' "$version" >"$unpacked/ingero-$version.dist-info/METADATA"
 mkdir "$unpacked/tests" # a package named tests of the machine's own must not be found first
 echo "__path__ = ['$PWD/tests']" >"$unpacked/tests/__init__.py"
 export PYTHONPATH="$PWD/src:$unpacked"

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +13,7 @@ from typing import IO, Any
 from tests.hardware.real_jobs.machine import free_port
 from tests.hardware.real_jobs.processes import children_of, cpu_s
 
+START_S = 30.0
 LISTENERS = ("http", "agent", "admin", "health", "metrics", "prometheus")
 
 
@@ -34,13 +36,17 @@ class Services:
         self.agent = self._start("agent", push, {"INGERO_NCCL_RING_DIR": str(rings)})
 
     def require_answers(self) -> None:
-        """Raise if Fleet does not answer: without it, a run measures nothing."""
-        try:
-            with urllib.request.urlopen(f"{self.api}/api/v1/status", timeout=10):
-                return
-        except OSError as error:
-            log = (self.folder / "fleet.log").read_text(errors="replace")[-1500:]
-            raise RuntimeError(f"Fleet does not answer ({error}):\n{log}") from error
+        """Raise if Fleet does not answer within START_S: without it, a run measures nothing."""
+        last_s = time.monotonic() + START_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.api}/api/v1/status", timeout=10):
+                    return
+            except OSError as error:
+                if time.monotonic() > last_s or self.fleet.poll() is not None:
+                    log = (self.folder / "fleet.log").read_text(errors="replace")[-1500:]
+                    raise RuntimeError(f"Fleet does not answer ({error}):\n{log}") from error
+            time.sleep(0.5)
 
     def _start(
         self, name: str, command: list[str], more: dict[str, str]

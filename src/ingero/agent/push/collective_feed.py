@@ -23,8 +23,9 @@ from ingero.agent.nccl.rings import RingBatch, Rings
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.names import RING_FOLDER_VARIABLE
 from ingero.core.collectives.barrier import barrier_waits
-from ingero.core.collectives.columns import SOURCES, Collectives, from_records
-from ingero.core.collectives.live_steps import StepTimes
+from ingero.core.collectives.columns import SOURCES, Collectives, concat, from_records
+from ingero.core.collectives.live_steps import FinishedSteps, StepTimes
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGE, after_anchors
 from ingero.core.collectives.plugin_records import to_records
 from ingero.errors import IngeroError
 from ingero.storage.trace.collectives import follow_collectives, read_waits
@@ -97,6 +98,21 @@ class RecentBatches:
             own = rows[(rows >= first) & (rows < first + len(batch.collectives))]
             found |= zip(own.tolist(), batch.pick((own - first).astype(np.intp)), strict=True)
         return [found[row] for row in rows.tolist()]
+
+    def after_anchors(self, finished: FinishedSteps) -> NDArray[np.int64]:
+        """Return of each collective how long after place 0 of its step it began; -1 if unknown."""
+        rows = finished.row
+        if not any(EXCHANGE in batch.collectives.ops for _, batch, _ in self._batches):
+            return np.full(len(rows), -1, np.int64)
+        order = np.argsort(rows, kind="stable")
+        parts = []
+        for first, batch, _ in self._batches:
+            own = rows[order] - first
+            own = own[(own >= 0) & (own < len(batch.collectives))]
+            parts.append(batch.collectives.take(own.astype(np.intp)))
+        result = np.empty(len(rows), np.int64)
+        result[order] = after_anchors(concat(parts), finished.step[order], finished.place[order])
+        return result
 
     def drop_before(self, row: int) -> None:
         """Drop the batches of which no row is needed any more."""

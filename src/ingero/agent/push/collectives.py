@@ -29,6 +29,7 @@ from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.live_steps import FinishedSteps, LiveSteps
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGE, ExchangeJoiner
 from ingero.core.collectives.step_points import (
     JOB_POINTS_PER_S,
     POINTS_PER_S,
@@ -49,6 +50,7 @@ FORGET_S: Final = 300.0
 PLACE_AGAIN_S: Final = 60.0  # a process may be seen before it uses its GPU
 MAX_PAUSE_S: Final = 300.0
 MAX_BACKOFF_S: Final = 8.0  # after failures in a row; Fleet may still be busy with what it was sent
+PLACES: Final = 1 << 12  # of a step, in the numbers of exchanges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class RankPlace:
 @dataclass(slots=True)
 class _Rank:
     sample: StepSample
+    exchanges: ExchangeJoiner = field(default_factory=ExchangeJoiner)
     stream: LiveSteps = field(default_factory=LiveSteps)
     groups: StepGroups = field(default_factory=StepGroups)
     batches: RecentBatches = field(default_factory=RecentBatches)
@@ -261,8 +264,8 @@ class LiveCollectives:
         rank.seen_s = now_s
         rank.who, rank.is_timed = (batch.job, batch.rank), batch.source is CollectiveSource.PLUGIN
         self._follow_place(rank, batch, now_s)
-        rows = batch.collectives
-        self.counters.records[str(batch.source)] += len(rows)
+        rows, source = batch.collectives, batch.source
+        self.counters.records[str(source)] += len(rows)
         self._count(batch)
         rank.widest = max(rank.widest, _widest(rows))
         world_size = batch.world_size or rank.widest[0]
@@ -272,7 +275,8 @@ class LiveCollectives:
         )
         incomplete = rank.groups.incomplete
         if batch.steps is None:
-            finished = rank.stream.take(rows)
+            batch = _join_exchanges(rank, batch)
+            finished = rank.stream.take(batch.collectives)
             points, records = rank.groups.take(finished.times), _sample(rank, batch, finished)
         else:
             points, records = rank.groups.take(batch.steps), []
@@ -291,7 +295,7 @@ class LiveCollectives:
             gpu_uuid=rank.place.gpu_uuid or None,
             pod=rank.place.pod or None,
         )
-        return RankReport(identity, _own_times(points, batch.source), tuple(records))
+        return RankReport(identity, _own_times(points, source), tuple(records))
 
     def _follow_place(self, rank: _Rank, batch: RankBatch, now_s: float) -> None:
         """Look up where a rank runs, until its GPU is known."""
@@ -306,17 +310,56 @@ def _sample(rank: _Rank, batch: RankBatch, finished: FinishedSteps) -> list[Coll
     kinds = rank.batches.kinds(finished.row)
     chosen = rank.sample.choose(finished.step, finished.place, kinds, finished.times.span_s)
     records = rank.batches.pick(finished.row[chosen])
+    after_ns = rank.batches.after_anchors(finished)[chosen].tolist()
     rank.batches.drop_before(rank.stream.oldest_row)
     return [
-        replace(record, step=step, place=place, weight=weight)
-        for record, step, place, weight in zip(
+        _in_step(replace(record, step=step, place=place, weight=weight), after)
+        for record, step, place, weight, after in zip(
             records,
             finished.step[chosen].tolist(),
             finished.place[chosen].tolist(),
             rank.weights.of(kinds[chosen]).tolist(),
+            after_ns,
             strict=True,
         )
     ]
+
+
+def _in_step(record: CollectiveRecord, after_ns: int) -> CollectiveRecord:
+    """Return the record of a step; an exchange gets a number that is the same on all ranks."""
+    if record.op != EXCHANGE or after_ns < 0:
+        return record
+    number = (record.step or 0) * PLACES + (record.place or 0) % PLACES
+    return replace(record, seq=number if record.seq is None else record.seq, after_ns=after_ns)
+
+
+def _join_exchanges(rank: _Rank, batch: RankBatch) -> RankBatch:
+    """Return the batch with the sends and receives of each exchange as one collective."""
+    joined, row = rank.exchanges.take(batch.collectives)
+    if joined is batch.collectives:
+        return batch
+    code = joined.ops.index(EXCHANGE) if EXCHANGE in joined.ops else -1
+
+    def pick(rows: Rows) -> list[CollectiveRecord]:
+        plain = batch.pick(row[rows])
+        return [
+            _joined(record, joined, at) if joined.op[at] == code else record
+            for record, at in zip(plain, rows.tolist(), strict=True)
+        ]
+
+    return replace(batch, collectives=joined, pick=pick)
+
+
+def _joined(record: CollectiveRecord, rows: Collectives, at: int) -> CollectiveRecord:
+    return replace(
+        record,
+        op=EXCHANGE,
+        peer=None,
+        size_bytes=int(rows.size_bytes[at]),
+        start_ns=int(rows.start_ns[at]),
+        end_ns=int(rows.end_ns[at]),
+        gpu_duration_ns=int(rows.gpu_duration_ns[at]),
+    )
 
 
 def _kinds(rank: _Rank, batch: RankBatch) -> Rows:

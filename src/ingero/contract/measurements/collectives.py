@@ -114,6 +114,7 @@ def _point(record: CollectiveRecord, value_ms: float, *, is_barrier: bool = Fals
         names.NCCL_BARRIER: is_barrier or None,
         names.STEP: record.step,
         names.STEP_PLACE: record.place,
+        names.STEP_AFTER_NS: record.after_ns,
         names.SAMPLE_WEIGHT: None if record.weight == 1.0 else round(record.weight, 3),
     }
     return NumberPoint(
@@ -152,6 +153,7 @@ def decode_collective(point: NumberPoint, resource: dict[str, Plain]) -> Collect
         source=source_or_none(values.get(names.SOURCE)) or CollectiveSource.EBPF,
         step=integer_or_none(values.get(names.STEP)),
         place=integer_or_none(values.get(names.STEP_PLACE)),
+        after_ns=integer_or_none(values.get(names.STEP_AFTER_NS)),
         weight=_weight(values.get(names.SAMPLE_WEIGHT)),
     )
 

@@ -50,6 +50,7 @@ class Collectives:
     source: NDArray[np.int8]
     step: Ints
     place: NDArray[np.int32]
+    after_ns: Ints  # of an exchange: from the end of the collective at place 0 to its start
     weight: NDArray[np.float32]  # how many collectives a row stands for; unknown means one
     ops: tuple[str, ...]
     recorders: tuple[Recorder, ...]
@@ -92,7 +93,7 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "who": np.int32, "comm": np.uint64, "seq": np.int64, "op": np.int16, "rank": np.int32,
     "nranks": np.int32, "peer": np.int32, "size_bytes": np.int64, "start_ns": np.int64,
     "end_ns": np.int64, "gpu_duration_ns": np.int64, "stream": np.int64, "source": np.int8,
-    "step": np.int64, "place": np.int32, "weight": np.float32,
+    "step": np.int64, "place": np.int32, "after_ns": np.int64, "weight": np.float32,
 }  # fmt: skip
 
 
@@ -117,6 +118,7 @@ def from_records(records: Iterable[CollectiveRecord]) -> Collectives:
         "source": [SOURCES.index(row.source) for row in rows],
         "step": [_or_unknown(row.step) for row in rows],
         "place": [_or_unknown(row.place) for row in rows],
+        "after_ns": [_or_unknown(row.after_ns) for row in rows],
         "weight": [row.weight for row in rows],
     }
     return from_columns(columns, tuple(ops), tuple(recorders))

@@ -4,6 +4,10 @@ A collective ends on all its members together, so the one with the shortest dura
 No clocks are compared. The time from the second last arrival to the last one is the advance: the
 job waited that long for one member alone. The advance of a step is the largest one of its places,
 since compute that overlaps collectives shows the same delay again at later places.
+
+When an exchange was over is not known, but its start is, and how long after the end of place 0 that
+was. All members leave an exchange together, so what a member adds at one is not seen at the next:
+the advances of the exchanges of a step add up.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -16,6 +20,7 @@ from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
 from ingero.core.collectives.lag import SYNCHRONISING_OPS
 from ingero.core.collectives.matching import Groups
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGE
 from ingero.core.robust import peer_medians
 
 ENDING_TOGETHER = SYNCHRONISING_OPS - POINT_TO_POINT_OPS
@@ -35,7 +40,9 @@ class Arrivals:
     which is 0 where somebody else came last. `start_late_s` and `enqueue_late_s` are how much later
     than the median of its peers the member's GPU started and its host enqueued. `row` is the record
     in the table that was measured, -1 where that table is gone. `queue_s` is the time from its
-    enqueue to its start, added up over `places` collectives.
+    enqueue to its start, added up over `places` collectives. `exchange_s` is the advance at
+    exchanges, and `hidden_s` the part of it at those that follow another exchange: the own time of
+    the member leaves it out.
     """
 
     key: Ints
@@ -46,6 +53,8 @@ class Arrivals:
     row: Ints
     queue_s: Floats
     places: Floats
+    exchange_s: Floats
+    hidden_s: Floats
 
     def __len__(self) -> int:
         return len(self.key)
@@ -57,7 +66,7 @@ class Arrivals:
 
 _NO_INTS, _NO_FLOATS = np.empty(0, np.int64), np.empty(0)
 NO_ARRIVALS = Arrivals(
-    _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, _NO_FLOATS, _NO_FLOATS
+    _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, *[_NO_FLOATS] * 4
 )
 
 
@@ -77,7 +86,7 @@ def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrival
     `member` is the member of each row, -1 for rows of nobody. Only collectives that the GPU timed
     on at least two members count.
     """
-    usable = (rows.step >= 0) & (member >= 0) & rows.is_gpu_timed & rows.has_op(ENDING_TOGETHER)
+    usable = (rows.step >= 0) & (member >= 0) & _has_arrival(rows)
     chosen = np.flatnonzero(usable)
     chosen = chosen[np.argsort(groups[chosen], kind="stable")]
     start_s, enqueue_s = _relative(rows, chosen)
@@ -88,8 +97,10 @@ def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrival
     gap = np.where(counts > 1, start_s[order[last]] - start_s[order[np.maximum(last - 1, 0)]], 0.0)
     advance = np.zeros(len(chosen))
     advance[order[last]] = gap
+    key = step_keys(member[chosen], rows.step[chosen])
+    in_exchange = np.where(rows.after_ns[chosen] >= 0, advance, 0.0)
     arrivals = Arrivals(
-        step_keys(member[chosen], rows.step[chosen]),
+        key,
         gap[codes],
         advance,
         start_s - peer_medians(codes, start_s) if len(codes) else start_s,
@@ -97,6 +108,8 @@ def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrival
         chosen.astype(np.int64),
         start_s - enqueue_s,
         np.ones(len(chosen)),
+        in_exchange,
+        np.where(_follows_exchange(rows, chosen, key), in_exchange, 0.0),
     )
     return arrivals.take(counts[codes] > 1) if len(codes) else arrivals
 
@@ -115,7 +128,7 @@ class ClosedCollectives:
 
     def keep(self, rows: Collectives, groups: Groups, now_s: float) -> None:
         """Keep the collectives of which members are missing."""
-        usable = np.flatnonzero((rows.step >= 0) & (rows.seq >= 0) & rows.is_gpu_timed)
+        usable = np.flatnonzero((rows.step >= 0) & (rows.seq >= 0) & _has_arrival(rows))
         counts = np.bincount(groups[usable], minlength=int(groups.max(initial=-1)) + 1)
         chosen = usable[(counts[groups[usable]] < rows.nranks[usable])]
         chosen = chosen[counts[groups[chosen]] > 1]
@@ -146,24 +159,48 @@ class ClosedCollectives:
         identity = _identity(rows, np.arange(len(rows)))
         at = np.minimum(np.searchsorted(self._key, identity), len(self._key) - 1)
         is_late = (self._key[at] == identity) & (rows.step >= 0) & (rows.seq >= 0)
-        is_late &= rows.is_gpu_timed & (member >= 0)
+        is_late &= _has_arrival(rows) & (member >= 0)
         chosen = np.flatnonzero(is_late)
         last, start, enqueue, _ = self._known[:, at[chosen]]
         start_s, enqueue_s = _relative(rows, chosen)
         advance = np.maximum(start_s - last, 0.0)
         key = step_keys(member[chosen], rows.step[chosen])
         gone, queue_s = np.full(len(key), -1, np.int64), start_s - enqueue_s
+        in_exchange = np.where(rows.after_ns[chosen] >= 0, advance, 0.0)
         late = Arrivals(
             key, advance, advance, start_s - start, enqueue_s - enqueue, gone, queue_s,
-            np.ones(len(key)),
+            np.ones(len(key)), in_exchange,
+            np.where(_follows_exchange(rows, chosen, key), in_exchange, 0.0),
         )  # fmt: skip
         return late, is_late
 
 
+def _has_arrival(rows: Collectives) -> Mask:
+    """Tell which rows the GPU timed from or until a moment that all members share."""
+    ends_together = rows.has_op(ENDING_TOGETHER - {EXCHANGE})
+    return np.asarray(rows.is_gpu_timed & (ends_together | (rows.after_ns >= 0)), bool)
+
+
 def _relative(rows: Collectives, chosen: Groups) -> tuple[Floats, Floats]:
-    """Return when GPU and host began, in seconds before the end that all members share."""
-    duration = -rows.gpu_duration_ns[chosen] / 1e9
-    return duration, (rows.start_ns[chosen] - rows.end_ns[chosen]) / 1e9
+    """Return when GPU and host began, in seconds before or after a moment that all members share.
+
+    That is the end of the collective, and of place 0 where the end is not known.
+    """
+    after_ns = rows.after_ns[chosen]
+    start_ns = np.where(after_ns >= 0, after_ns, -rows.gpu_duration_ns[chosen])
+    queue_ns = rows.entry_ns[chosen] - rows.start_ns[chosen]
+    return start_ns / 1e9, (start_ns - queue_ns) / 1e9
+
+
+def _follows_exchange(rows: Collectives, chosen: Groups, key: Ints) -> Mask:
+    """Tell which of these rows are at places right after an exchange of the same member."""
+    if not (rows.after_ns[chosen] >= 0).any():
+        return np.zeros(len(chosen), bool)
+    order = np.lexsort((rows.place[chosen], key))
+    place, after, of = rows.place[chosen][order], rows.after_ns[chosen][order] >= 0, key[order]
+    follows = np.zeros(len(chosen), bool)
+    follows[order[1:]] = after[:-1] & (of[1:] == of[:-1]) & (place[1:] == place[:-1] + 1)
+    return follows
 
 
 def _identity(rows: Collectives, chosen: Groups) -> NDArray[np.uint64]:
@@ -180,12 +217,16 @@ def _medians(codes: Groups, values: Floats, size: int) -> Floats:
 
 
 class StepLateness(NamedTuple):
-    """What is known of steps: advance, start and enqueue lateness, and time in the queue."""
+    """What is known of steps: advance, start and enqueue lateness, and time in the queue.
+
+    `hidden_s` is what the member added at exchanges without its own time showing it.
+    """
 
     advance_s: Floats
     start_late_s: Floats
     enqueue_late_s: Floats
     queue_s: Floats
+    hidden_s: Floats
 
 
 class StepAdvances:
@@ -231,7 +272,7 @@ class StepAdvances:
     def means(self, member: Ints, step: Ints, count: Ints) -> StepLateness:
         """Return the means over the steps of points; NaN where nothing is known."""
         if not len(self._found.key):
-            return StepLateness(*(np.full(len(step), np.nan) for _ in range(4)))
+            return StepLateness(*(np.full(len(step), np.nan) for _ in range(5)))
         first = step_keys(member, step)
         low, high = (np.searchsorted(self._found.key, each) for each in (first, first + count))
         found = np.where(step >= 0, high - low, 0)
@@ -248,11 +289,46 @@ class StepAdvances:
 
         steps, places = found.astype(np.float64), total(self._found.places)
         return StepLateness(
-            mean(self._found.advance_s, steps),
+            mean(np.maximum(self._found.advance_s, self._found.exchange_s), steps),
             mean(self._found.start_late_s, steps),
             mean(self._found.enqueue_late_s, steps),
             mean(self._found.queue_s, places),
+            mean(self._found.hidden_s, steps),
         )
+
+
+class HiddenDelays:
+    """What members add at exchanges without their own time showing it.
+
+    It is known of the steps that are sent whole, and used for those in between.
+    """
+
+    def __init__(self) -> None:
+        self._delay_s = np.zeros(0)
+        self._at_s = np.zeros(0)
+
+    def follow(self, member: Ints, hidden_s: Floats, now_s: float) -> Floats:
+        """Return the delay of each point: that of its own steps, or else the last one known."""
+        missing = int(member.max(initial=-1)) + 1 - len(self._delay_s)
+        if missing > 0:
+            self._delay_s = np.concatenate((self._delay_s, np.zeros(missing)))
+            self._at_s = np.concatenate((self._at_s, np.zeros(missing)))
+        known = np.isfinite(hidden_s)
+        last = np.where(now_s - self._at_s <= KEPT_S, self._delay_s, 0.0)[member]
+        if known.any():
+            size = len(self._delay_s)
+            counts = np.bincount(member[known], minlength=size)
+            sums = np.bincount(member[known], hidden_s[known], size)
+            fresh = counts > 0
+            self._delay_s[fresh] = sums[fresh] / counts[fresh]
+            self._at_s[fresh] = now_s
+            last = np.where(fresh[member], self._delay_s[member], last)
+        return np.where(known, hidden_s, last)
+
+    def forget(self, member: int) -> None:
+        """Drop what is known about a member that is gone."""
+        if member < len(self._delay_s):
+            self._delay_s[member] = 0.0
 
 
 def join_arrivals(first: Arrivals, second: Arrivals) -> Arrivals:
@@ -276,6 +352,9 @@ def _by_step(arrivals: Arrivals, found_s: Floats) -> tuple[Arrivals, Floats]:
     last = np.append(starts[1:] - 1, len(order) - 1)
     most = ordered.take(last)
     advance = np.maximum.reduceat(ordered.advance_s, starts)
-    queue_s, places = (np.add.reduceat(each, starts) for each in (ordered.queue_s, ordered.places))
-    joined = replace(most, advance_s=advance, queue_s=queue_s, places=places)
+    sums = {
+        name: np.add.reduceat(getattr(ordered, name), starts)
+        for name in ("queue_s", "places", "exchange_s", "hidden_s")
+    }
+    joined = replace(most, advance_s=advance, **sums)
     return joined, np.maximum.reduceat(found_s[order], starts)

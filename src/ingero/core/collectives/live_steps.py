@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints, Mask, concat
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGE
 from ingero.core.collectives.step_pattern import LIGHT_BYTES, StepCut, cut_steps
 from ingero.core.collectives.step_search import StepSearch
 
@@ -91,6 +92,7 @@ class LiveSteps:
         self._rows = _NONE  # their numbers
         self._taken = 0
         self._free_ns: int | None = None
+        self._free_in_exchange = False  # whether that is the end of an exchange
         self._last_end_ns: int | None = None  # of the last step, unless one may be missing since
         self._per_step = 0  # collectives of a step on the communicator of its anchor
         self._last_number = MISSING  # of the last step
@@ -199,12 +201,23 @@ class LiveSteps:
         )
 
     def _segments(self, rows: Collectives, is_over: Mask) -> tuple[Floats, Floats]:
-        """Return own and idle seconds before each record; overlapping collectives count once."""
-        entry = rows.entry_ns
+        """Return own and idle seconds before each record; overlapping collectives count once.
+
+        When an exchange was over is not known, so nothing after it counts: a rank that waits in it
+        for another one would seem to be slow itself.
+        """
+        entry, is_exchange = rows.entry_ns, rows.has_op({EXCHANGE})
         first = entry[0] if self._free_ns is None else self._free_ns
-        latest = np.maximum.accumulate(np.concatenate(([first], rows.end_ns)))[:-1]
+        ends = np.concatenate(([first], rows.end_ns))
+        latest = np.maximum.accumulate(ends)[:-1]
         own = np.maximum(entry - latest, 0)
+        if is_exchange.any() or self._free_in_exchange:
+            last = np.maximum.accumulate(np.where(ends[:-1] >= latest, np.arange(len(rows)), 0))
+            own[np.concatenate(([self._free_in_exchange], is_exchange))[last]] = 0
         idle = np.clip(rows.start_ns - latest, 0, own)
+        done = np.flatnonzero(is_over)
+        if len(done) and rows.end_ns[done].max() >= first:
+            self._free_in_exchange = bool(is_exchange[done[rows.end_ns[done].argmax()]])
         self._free_ns = int(rows.end_ns[is_over].max(initial=first))
         return own / 1e9, idle / 1e9
 

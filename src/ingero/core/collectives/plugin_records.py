@@ -34,6 +34,10 @@ class GpuClock:
 
 
 PROXY_DELAY_NS = 50_000  # shortest time from a stop on the GPU to the proxy's record of it
+# Clocks that drift apart make a start seem to precede its enqueue by less. What seems to precede it
+# by more are the times of an older operation: NCCL reports them where a kernel sends to and
+# receives from the same rank.
+STALE_NS = 2_000_000
 SAME_CLOCK = GpuClock(0, 0)
 
 
@@ -52,26 +56,32 @@ def fit_gpu_clock(records: Records) -> GpuClock | None:
     timed = records[is_collective if is_collective.any() else is_timed]
     if not len(timed):
         return None
-    low = int((timed["enqueue_ns"].astype(np.int64) - timed["gpu_start_ns"].astype(np.int64)).max())
     high = int(
         (timed["host_stop_ns"].astype(np.int64) - timed["gpu_stop_ns"].astype(np.int64)).min()
     )
+    started = timed["enqueue_ns"].astype(np.int64) - timed["gpu_start_ns"].astype(np.int64)
+    possible = started[started <= high + STALE_NS]
+    low = int(possible.max()) if len(possible) else high
     offset = max((low + high) // 2, high - PROXY_DELAY_NS)
     return GpuClock(offset, max(abs(high - offset), abs(offset - low)))
 
 
 def to_collectives(records: Records, recorder: Recorder, clock: GpuClock) -> Collectives:
-    """Return records of one rank as columns, in the same order."""
+    """Return records of one rank as columns, in the same order.
+
+    A record with the times of an older operation is one that the GPU did not time.
+    """
     ops, op = _codes(records["op"])
     names = tuple(canonical_op(name) for name in ops)
     sizes = _element_sizes(records["datatype"])
     is_p2p = records["kind"] == KIND_P2P
-    is_timed = _has(records, FLAG_GPU_TIMED)
     gpu_start, gpu_stop = (
         records["gpu_start_ns"].astype(np.int64),
         records["gpu_stop_ns"].astype(np.int64),
     )
     enqueue = records["enqueue_ns"].astype(np.int64)
+    is_timed = _has(records, FLAG_GPU_TIMED)
+    is_timed &= gpu_start + clock.offset_ns >= enqueue - STALE_NS
     end = np.where(is_timed, gpu_stop + clock.offset_ns, records["host_stop_ns"].astype(np.int64))
     rooted = np.array([name in ROOTED_OPS for name in names] or [False])[op]
     columns = {

@@ -146,6 +146,7 @@ def _learn(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: VerdictPo
     # A larger change of the bias means that a slowdown is being learned: refused.
     is_first = rows.advance_learned[members] == 0
     is_near = np.abs(bias - rows.advance_bias[members]) <= MAX_SHIFT
+    rows.advance_rose_at[members[is_first]] = cohorts.step_samples[cohort]
     rows.advance_bias[members] = np.where(is_first | is_near, bias, rows.advance_bias[members])
     rows.advance_scale[members] = scale
     rows.advance_k[members] = drift_allowance(scale, samples, related, policy)

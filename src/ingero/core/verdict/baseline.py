@@ -142,6 +142,8 @@ def due(rows: MemberRows, cohorts: CohortRows, policy: VerdictPolicy) -> Index:
 def compute(rows: MemberRows, cohorts: CohortRows, members: Index, policy: VerdictPolicy) -> None:
     """Compute the baselines of members, then the limits of everybody in their cohorts."""
     first = members[rows.baseline_samples[members] == 0]
+    # Who is slow from the next sample on was not before it.
+    rows.rose_at[first] = rows.stall_rose_at[first] = cohorts.step_samples[rows.cohort[first]]
     lengths = np.minimum(rows.samples[members], HISTORY)
     for length in np.unique(lengths).tolist():
         _compute_members(rows, members[lengths == length], int(length))

@@ -160,7 +160,8 @@ def _channels(registry: MemberRegistry, effect: Column, policy: VerdictPolicy) -
     is_warm = is_refined(rows, registry.cohorts, policy)
     chronic = always & is_warm & (effect + rows.bias[:size] > 0.5 * bias)
     waited, enough = rows.advance_cusum[:size], rows.advance_limit[:size]
-    waits = waited > enough
+    # What was waited for some time ago is no reason to suspect anybody now.
+    waits = (waited > enough) & (advance_effect(rows, np.arange(size)) >= policy.gate)
     if waits.any():
         waits &= is_own_delay(rows, effect)
     over = np.stack(((cusum > limit) & ~always, stall > STALL_LIMIT, chronic, waits), axis=1)

@@ -16,15 +16,13 @@ from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.step_channel import slow_since
 from ingero.core.verdict.table import STALL, STEP_SAMPLES
-from ingero.core.verdict.what_if import job_usd, most_lost, part_of_loss
+from ingero.core.verdict.what_if import AT_MOST, job_usd, most_lost, part_of_loss
 
 MIN_LOSS = 0.015  # of a step: a smaller change is no reason to move a rank, and listed as late
 REACTION = 4.0  # spreads: peers whose own times moved further reacted to the fault itself
 WINDOW = 60  # samples of slow steps that are compared: the latest minute
 # What was said of a member stays until the change is this many times as clear: it does not flap.
 STAY = 2.0
-# Standard errors up to "at most": as sure as "± two errors", but a bound has one side only.
-AT_MOST = 1.645
 HIDDEN = 0.001  # of a step: a slower GPU model makes the job wait for longer anyway
 
 

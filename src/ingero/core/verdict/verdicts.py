@@ -192,6 +192,7 @@ def _class_where_it_arises(rows: MemberRows, index: int, peers: Index) -> CauseC
     """Compare at the place of the step that the job waits at most; None without whole steps.
 
     A host may enqueue late without any consequence: that much is excused, as far as peers show it.
+    Where that is more than all of the delay, hosts are far ahead and the place tells nothing.
     """
     count = int(rows.late_frames[index])
     places = np.arange(max(count - FRAMES, 0), count) % FRAMES
@@ -205,6 +206,8 @@ def _class_where_it_arises(rows: MemberRows, index: int, peers: Index) -> CauseC
     harmless = np.maximum(np.fmin(theirs, theirs - rows.start_late_s[peers]), 0.0)
     excused = float(np.nanquantile(harmless, HARMLESS)) if np.isfinite(harmless).any() else 0.0
     start_s, enqueue_s = float(np.mean(start[late])), float(np.mean(enqueue[late]))
+    if excused > start_s and enqueue_s >= 0.5 * start_s:
+        return None
     return CauseClass.HOST if enqueue_s - excused >= 0.5 * start_s else CauseClass.COMPUTE
 
 

@@ -26,6 +26,8 @@ from ingero.core.verdict.table import (
 )
 
 LEAST_ADVANCE = 0.001  # of a step: with less, the job waits for a whole group of ranks with it
+# Standard errors up to "at most": as sure as "± two errors", but a bound has one side only.
+AT_MOST = 1.645
 HIDDEN_MIN = 0.07  # own times vary by this much from batch to batch
 
 
@@ -73,7 +75,8 @@ def most_lost(
     if rows.channel[index] == STALL:
         rate = 1 / period if period else float(rows.recent_stalls[index] / rows.recent_steps[index])
         lost_s = excess * rate * typical
-        return lost_s / max(_step_s(rows.span_s[cohort]), typical + lost_s)
+        by_own_time = lost_s / max(_step_s(rows.span_s[cohort]), typical + lost_s)
+        return max(by_own_time, _stalled_share(registry.cohorts.span_s[rows.cohort[index]]))
     blamed = _blamed(rows, cohort)
     by_own_time = loss_share(
         own, rows.span_s[cohort], blamed, registry.slowest_model_s(index)
@@ -84,6 +87,19 @@ def most_lost(
     if rows.hidden[index] > 0 and advance > LEAST_ADVANCE:
         return float(min(advance, 1.0))
     return float(np.clip(max(advance, by_own_time), 0.0, 1.0))
+
+
+def _stalled_share(spans_s: Column) -> float:
+    """Return the share of its time that the job loses by single long steps, as a bound of 95 %.
+
+    Most steps have no stall, so the median step tells how long steps would be without any.
+    """
+    known = spans_s[~np.isnan(spans_s)]
+    if len(known) < ALARM_FRAMES:
+        return 0.0
+    error_s = float(known.std()) / math.sqrt(len(known))
+    mean_s = float(known.mean()) + AT_MOST * error_s
+    return max(1.0 - float(np.median(known)) / mean_s, 0.0)
 
 
 def part_of_loss(rows: MemberRows, index: int, peers: Index) -> float:
