@@ -132,6 +132,11 @@ e2e-kernels: $(READY) peers-kernels peers-images ## boot Debian's stock kernels 
 e2e-systemd: $(READY) peers-images peers-charts ## install the debs under a real systemd in a container and follow docs/quickstart-binary.md there (needs root; DIST=folder of a release)
 	INGERO_TEST_SYSTEMD=1 INGERO_TEST_DIST=$(DIST) $(BIN)/pytest tests/release/test_systemd.py
 
+RATE ?= 2000
+.PHONY: e2e-replicas
+e2e-replicas: $(READY) peers-valkey ## run three replicas of Fleet on a real Valkey or Redis: kills, fail-over, an engine that is away (five minutes; RATE=pushes per second)
+	INGERO_TEST_REPLICAS=1 RATE=$(RATE) $(BIN)/pytest -s -x -p no:xdist tests/e2e/test_replicas.py
+
 .PHONY: e2e-slurm
 e2e-slurm: $(READY) peers-slurm ## run a real Slurm cluster of three nodes on loopback: plugin in every task, gate, opt-in drain (needs root)
 	INGERO_TEST_SLURM=1 $(BIN)/pytest tests/e2e/test_slurm.py

@@ -113,7 +113,8 @@ class Replica:
         if not self.is_ready:
             raise Unavailable(f"this replica is not ready: {self.why_not}")
         try:
-            await asyncio.wait_for(self.outbox.add_awaited(entry), SHARED_WITHIN_S)
+            async with asyncio.timeout(SHARED_WITHIN_S):
+                await asyncio.shield(self.outbox.add_awaited(entry))
         except TimeoutError:
             raise Unavailable("the cluster log is away; the change may be made later") from None
 

@@ -48,7 +48,8 @@ class MemoryLog:
         if not found and wait_s:
             more = self._more
             try:
-                await asyncio.wait_for(more.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await more.wait()
             except TimeoutError:
                 return []
             self._reach()

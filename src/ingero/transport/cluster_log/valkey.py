@@ -214,7 +214,8 @@ class ValkeyLog:
 
     async def _reached(self, call: Callable[[], Awaitable[T]], within_s: float) -> T:
         try:
-            return await asyncio.wait_for(call(), within_s)
+            async with asyncio.timeout(within_s):
+                return await call()
         except (AuthenticationError, NoPermissionError) as error:
             raise AuthError(f"the cluster log refuses us: {error}") from None
         except ResponseError as error:
