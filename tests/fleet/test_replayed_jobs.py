@@ -69,6 +69,7 @@ def test_nobody_is_named_in_a_healthy_job(job: str) -> None:
 @pytest.mark.parametrize("job", JOBS)
 def test_live_steps_are_as_long_as_the_job_says(job: str) -> None:
     result, received = healthy(job)
+    assert set(received.spans_ms) == set(range(len(result.recording.ranks)))
     for spans in received.spans_ms.values():
         assert np.nanmean(spans) == pytest.approx(result.recording.truth["step_ms_mean"], rel=0.01)
 

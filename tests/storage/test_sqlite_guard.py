@@ -48,7 +48,9 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_questions_are_answered(trace: Path, sql: str) -> None:
     """V10: including a trailing semicolon, comments, and words that only look dangerous."""
-    run_query(trace, sql)
+    answer = run_query(trace, sql)
+    assert answer.columns
+    assert answer.rows, "an empty answer would show nothing"
 
 
 @pytest.mark.parametrize(

@@ -298,11 +298,14 @@ async def test_baseline_is_saved_at_the_end_and_not_before_it_is_warm(tmp_path: 
         assert loaded.outcome is LoadOutcome.FRESH
 
 
-async def test_a_baseline_that_cannot_be_saved_is_no_failure() -> None:
+async def test_a_baseline_that_cannot_be_saved_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with scripted_fleet() as fleet:
         await make_loop(
             fleet.url, Recorded(*[100] * 5), persist_path=Path("/proc/none/b.json")
         ).run(asyncio.Event())
+    assert "baseline_not_saved" in [record.msg for record in caplog.records]
 
 
 async def test_stop_ends_the_loop_while_it_sleeps() -> None:

@@ -83,6 +83,7 @@ def test_a_part_that_is_killed_is_started_again_and_counted(tmp_path: Path) -> N
 def test_the_parts_end_with_the_agent_even_when_it_is_killed(tmp_path: Path) -> None:
     with whole_agent(tmp_path, config(tmp_path, api="127.0.0.1:0")) as agent:
         children = pids(agent)[1:]
+        assert len(children) >= 2
         agent.process.kill()
         agent.process.wait()
         for pid in children:

@@ -101,6 +101,7 @@ def test_score_is_always_between_zero_and_one_and_repeatable(
     signals: tuple[float | None, ...],
 ) -> None:
     score = compute_score(Signals(*signals), POLICY)
+    assert (score is None) == (set(signals) == {None})
     if score is not None:
         assert 0.0 <= score.value <= 1.0
         assert score == compute_score(Signals(*signals), POLICY)
