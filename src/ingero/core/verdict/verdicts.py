@@ -119,7 +119,7 @@ def _doubt(registry: MemberRegistry, index: int) -> str:
         return "nobody else has its role, so it may just have more work"
     mine = rows.cohort[: rows.size] == cohort
     slow = int((mine & np.isin(rows.state[: rows.size], (SUSPECT, STRAGGLER))).sum())
-    if expected < FEW and slow >= 2 and 2 * slow >= expected:
+    if expected < FEW and slow >= 2:  # half of them or more
         return f"{slow} of {expected:.0f} are slow, so the others may be the unusual ones"
     return ""
 
