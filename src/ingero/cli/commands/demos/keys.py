@@ -1,6 +1,7 @@
 """The demo goes on: keys slow and heal ranks, and what Fleet says about it is printed."""
 
 import contextlib
+import os
 import random
 import select
 import sys
@@ -29,8 +30,9 @@ def keep_running(
             key = _key(has_keys)
             if key == "q":
                 return
-            if key == "s":
-                rank = chance.choice([each for each in range(ranks) if each not in slow])
+            fast = [each for each in range(ranks) if each not in slow]
+            if key == "s" and fast:
+                rank = chance.choice(fast)
                 slow.append(rank)
                 cluster.slow_rank(rank, EXCESS)
                 say(f"{_clock()}  the GPU of rank {rank} now takes {EXCESS:.0%} longer")
@@ -62,12 +64,16 @@ def _clock() -> str:
 
 
 def _key(has_keys: bool) -> str:
-    """Wait for a key for half a second; empty where none was pressed."""
+    """Wait for a key for half a second; empty where none was pressed.
+
+    The file is read itself: a buffer would hold keys that were pressed quickly. Where the terminal
+    is gone, that is the end.
+    """
     if not has_keys:
         time.sleep(POLL_S)
         return ""
     ready, _, _ = select.select([sys.stdin], [], [], POLL_S)
-    return sys.stdin.read(1).lower() if ready else ""
+    return (os.read(sys.stdin.fileno(), 1).decode(errors="replace").lower() or "q") if ready else ""
 
 
 @contextlib.contextmanager
