@@ -13,6 +13,7 @@ from ingero.core.blame.recorded.charges import charge_of, classify_lateness
 from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
 from ingero.core.blame.recorded.lateness import (
     Lateness,
+    PlaceTables,
     as_own_time,
     measure_lateness,
     measure_places,
@@ -141,7 +142,15 @@ def lateness(start: Floats, enqueue: Floats | None = None, carried: float = 0.0)
     hosts = np.zeros_like(start) if enqueue is None else enqueue
     order = np.sort(start, axis=0)
     advance = np.where(start == order[-1], order[-1] - order[-2], 0.0)
-    return Lateness(start, hosts, advance, no_pairs(start), start.sum(axis=2), carried)
+    return Lateness(
+        start,
+        hosts,
+        advance,
+        np.ones_like(start),
+        no_pairs(start),
+        start.sum(axis=2),
+        carried,
+    )
 
 
 def no_pairs(start: Floats) -> NDArray[np.bool_]:
@@ -317,7 +326,15 @@ def bound(
     advance = np.zeros_like(start)
     advance[turn, np.arange(steps), 0] = others_ms * MS
     advance[2] = late_ms * MS
-    late = Lateness(start, enqueue, advance, no_pairs(start), start.sum(axis=2), 0.0)
+    late = Lateness(
+        start,
+        enqueue,
+        advance,
+        np.ones_like(start),
+        no_pairs(start),
+        start.sum(axis=2),
+        0.0,
+    )
     return late, np.full(steps, 100 * MS)
 
 
@@ -443,3 +460,26 @@ def test_without_ends_the_difference_between_ranks_is_exact() -> None:
     difference = workers.own_s[1] - workers.own_s[0]
     assert difference == pytest.approx(np.full(len(difference), 5 * MS), abs=1e-7)
     assert workers.own_s[0] == pytest.approx(100 * MS - 2 * TRANSFER_S - 5 * MS, abs=1e-6)
+
+
+def test_without_overlap_a_late_host_explains_only_what_the_gpu_waited_for() -> None:
+    """Two places: the host is late by 3 ms at both, the GPU by 2.5 ms at the second alone."""
+    start, enqueue = np.zeros((4, 20, 2)), np.zeros((4, 20, 2))
+    start[1, :, 1], enqueue[1] = 2.5 * MS, 3 * MS
+    for idle, cause in ((4 * MS, CauseClass.HOST), (0.0, CauseClass.COMPUTE)):
+        places = PlaceTables(start, enqueue, start, np.full_like(start, idle), no_pairs(start))
+        assert classify_lateness(places, spell(0, 20), [0, 2, 3])[0] is cause  # type: ignore[index]
+
+
+def test_without_overlap_lateness_is_brought_along_to_the_next_group() -> None:
+    """The host makes the GPU late at the first place; at the second, the GPU had work to do."""
+    start, enqueue = np.zeros((4, 20, 2)), np.zeros((4, 20, 2))
+    start[1], enqueue[1, :, 0] = 2.5 * MS, 3 * MS
+    idle = np.zeros_like(start)
+    idle[:, :, 0] = 4 * MS
+    places = PlaceTables(start, enqueue, start, idle, no_pairs(start))
+    found = classify_lateness(places, spell(0, 20), [0, 2, 3])
+    assert found is not None and found[0] is CauseClass.HOST
+    start[1, :, 1] = 5 * MS  # twice as late as its host made it
+    found = classify_lateness(places, spell(0, 20), [0, 2, 3])
+    assert found is not None and found[0] is CauseClass.COMPUTE

@@ -212,3 +212,25 @@ def test_single_accidents_are_no_rise() -> None:
     period_s = np.ones(400)
     period_s[[399, 398, 397]] = 500.0
     assert find_rise(period_s) is None
+
+
+def test_a_noisy_job_needs_more_calm_steps_than_a_steady_one() -> None:
+    """Steps of 0.1 s that scatter by 5 % show the pace after 20 s, half as much after 5 s."""
+    turn = np.resize([-1.0, 0.0, 1.0], 400) / 1.4826  # a median deviation of one sigma
+    for scatter, calm, is_known in (
+        (0.05, 190, False),
+        (0.05, 220, True),
+        (0.08, 220, True),
+        (0.025, 110, True),
+    ):
+        period = np.r_[0.1 * (1 + scatter * turn[:calm]), np.full(120, 0.12)]
+        loss = measured(period, spell(calm, calm + 120))
+        assert (loss.calm_s is not None) == is_known
+
+
+def test_a_short_phase_may_differ_as_much_as_pieces_of_the_longer_one() -> None:
+    """The calm pace changes every 100 steps by 4 %; the slow phase has 100 steps, too."""
+    wander = np.repeat([0.98, 1.02, 0.98, 1.02, 0.98, 1.02], 100)
+    loss = measured(np.r_[wander, np.full(100, 1.2)], spell(600, 700))
+    alone = 2 * np.std(wander[::100], ddof=1) / np.sqrt(6)
+    assert loss.error_s == pytest.approx(2 * np.hypot(0.0219, alone / 2), rel=0.05)

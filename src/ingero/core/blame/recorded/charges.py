@@ -67,11 +67,27 @@ def classify_lateness(
         return None
     peak = int(np.nanargmax(gpu_s))
     # Where hosts of peers are as late without consequence, a late host explains nothing.
-    explained = np.where(host_s > _harmless(start[peers], enqueue[peers]), host_s, 0.0)
+    explains = host_s > _harmless(start[peers], enqueue[peers])
+    explained = np.where(explains, host_s, 0.0)
+    if not isinstance(places, Lateness):
+        explained = _without_overlap(places.idle_s[spell.worker, part][slow], gpu_s, explained)
     place = int(np.nanargmax(gpu_s - explained))
     if gpu_s[place] - explained[place] >= GPU_SHARE * max(gpu_s[peak], 1e-9):
         return CauseClass.COMPUTE, place, float(host_s[place]), float(gpu_s[place])
     return CauseClass.HOST, peak, float(host_s[peak]), float(gpu_s[peak])
+
+
+def _without_overlap(idle_s: Floats, gpu_s: Floats, explained_s: Floats) -> Floats:
+    """Return what a late host explains where collectives do not overlap compute.
+
+    It explains nothing where the GPU still had work to do when the call was enqueued. But those who
+    waited for a late host at one place come late to the others whom they meet next.
+    """
+    explained = np.where(nan_median(idle_s, 0) <= 0.0, 0.0, explained_s)
+    delay = np.maximum(np.nan_to_num(np.fmin(explained, gpu_s)), 0.0)
+    before = np.concatenate(([0.0], np.maximum.accumulate(delay)[:-1]))
+    result: Floats = np.maximum(explained, before)
+    return result
 
 
 def _at_places(places: PlaceTables, table: Floats, worker: int, peers: Sequence[int]) -> Floats:

@@ -20,6 +20,7 @@ from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.blame.suspects import WorkerSteps
 from ingero.core.collectives.arrivals import Arrivals
 from ingero.core.collectives.columns import Collectives, Floats
+from ingero.core.collectives.own_time import own_segments
 
 MIN_KNOWN = 0.5  # of the cells must have an arrival
 MIN_PAIRS = 64  # neighbouring places, before their dependence is believed
@@ -34,12 +35,14 @@ CLEARLY = 0.4  # below, the scatter of whole steps may look like overlap
 class PlaceTables:
     """Seconds as [worker, step, place]: GPU and host against the median of the other members.
 
-    `advance_s` is what the last member adds. `is_pair` is [worker, place]: a send or receive.
+    `advance_s` is what the last member adds, and `idle_s` how long the GPU had waited for its host
+    at most. `is_pair` is [worker, place]: a send or receive.
     """
 
     start_s: Floats
     enqueue_s: Floats
     advance_s: Floats
+    idle_s: Floats
     is_pair: NDArray[np.bool_]
 
 
@@ -70,7 +73,11 @@ def measure_places(
     at = _cells(collectives, measured, rows)
     worker = np.searchsorted(np.array(measured.ranks), collectives.who[flags])
     tables = []
-    for column in (arrivals.start_late_s, arrivals.enqueue_late_s, arrivals.advance_s):
+    segments = own_segments(collectives)
+    idle_s = np.full(len(collectives), np.nan)
+    idle_s[segments.row] = segments.idle_s
+    late = (arrivals.start_late_s, arrivals.enqueue_late_s, arrivals.advance_s)
+    for column in (*late, idle_s):
         table = np.full(shape, np.nan)
         table[at] = column[rows]
         if len(flags):
@@ -78,7 +85,7 @@ def measure_places(
         tables.append(table)
     is_pair = np.zeros((shape[0], shape[2]), bool)
     is_pair[at[0], at[2]] = collectives.peer[rows] >= 0
-    return PlaceTables(tables[0], tables[1], tables[2], is_pair)
+    return PlaceTables(tables[0], tables[1], tables[2], tables[3], is_pair)
 
 
 def measure_lateness(
@@ -107,7 +114,8 @@ def measure_lateness(
     else:  # at flags all ranks meet, after the groups of the step before
         new = np.fmax(least_of_groups(start, group), _largest(start[:, :, placed:], axis=2))
     new = np.where(known, new, np.nan)
-    return Lateness(start, places.enqueue_s, places.advance_s, places.is_pair, new, carried, group)
+    shared = {name: getattr(places, name) for name in PlaceTables.__slots__}
+    return Lateness(**shared, new_s=new, carried=carried, group=group)
 
 
 def _flags(collectives: Collectives, measured: RecordSteps) -> NDArray[np.intp]:

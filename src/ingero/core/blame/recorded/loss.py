@@ -11,14 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.blame.recorded.spells import Spell
+from ingero.core.robust import MAD_TO_SIGMA, median_and_mad
 
 Floats = NDArray[np.float64]
 
 CALM_STEPS = 100
 FEW_CALM_STEPS, CALM_S = 16, 40.0  # long steps: fewer are enough if they last so long
+NOISY, NOISY_CALM_S = 0.05, 20.0  # scatter of steps, as a share, that hides the pace so long
 MARGIN = 2  # steps next to a spell, and at the beginning, that are neither calm nor slow
 BLOCK_STEPS = 100  # the wander of a noisy job shows between blocks of so many steps
 MIN_BLOCKS = 4
+MIN_PIECES = 3
 SIGMAS = 2.0
 CLEAR = 3.0  # standard errors of a rise that is believed
 HIGHEST = 0.98  # means are cut at this quantile, or above the stalls of the slow worker
@@ -79,11 +82,11 @@ def measure_loss(
     if not _is_enough(period_s[calm]):
         return Loss(slow_s, None, min(at_most_s, slow_s), None)
     calm_s = centre(period_s[calm])
-    error = np.hypot(_block_error(period_s[slow], centre), _block_error(period_s[calm], centre))
+    error = _phase_error(period_s[slow], period_s[calm], centre)
     lost_s = max(0.0, slow_s - calm_s)
-    if unknown and lost_s <= SIGMAS * float(error):  # the rank may have been slow there as well
+    if unknown and lost_s <= SIGMAS * error:  # the rank may have been slow there as well
         return Loss(slow_s, None, min(at_most_s, slow_s), None)
-    return Loss(slow_s, calm_s, lost_s, SIGMAS * float(error))
+    return Loss(slow_s, calm_s, lost_s, SIGMAS * error)
 
 
 def calm_steps(period_s: Floats, spells: Sequence[Spell]) -> NDArray[np.bool_]:
@@ -96,9 +99,16 @@ def calm_steps(period_s: Floats, spells: Sequence[Spell]) -> NDArray[np.bool_]:
 
 
 def _is_enough(calm_s: Floats) -> bool:
-    return len(calm_s) >= CALM_STEPS or (
-        len(calm_s) >= FEW_CALM_STEPS and float(calm_s.sum()) >= CALM_S
-    )
+    """Whether there are enough calm steps; the pace of a job wanders as much as its steps scatter.
+
+    What a few seconds of a noisy job show is not its usual pace.
+    """
+    if len(calm_s) < FEW_CALM_STEPS:
+        return False
+    centre, mad = median_and_mad(calm_s)
+    noise = min(MAD_TO_SIGMA * mad / max(centre, 1e-12) / NOISY, 1.0)
+    is_long = float(calm_s.sum()) >= CALM_S
+    return is_long or (len(calm_s) >= CALM_STEPS and float(calm_s.sum()) >= NOISY_CALM_S * noise**2)
 
 
 def _centre(spell: Spell) -> Callable[[Floats], float]:
@@ -109,6 +119,21 @@ def _centre(spell: Spell) -> Callable[[Floats], float]:
     rarity = len(stalls) / max(1, spell.end - spell.begin)
     highest = max(HIGHEST, 1 - rarity / 4)
     return lambda values: float(np.minimum(values, np.quantile(values, highest)).mean())
+
+
+def _phase_error(slow: Floats, calm: Floats, centre: Callable[[Floats], float]) -> float:
+    """Return the standard error of the difference of two phases.
+
+    The pace of a noisy job wanders: a short phase differs from others like equally long pieces of
+    the longer phase differ from each other.
+    """
+    errors = [_block_error(slow, centre), _block_error(calm, centre)]
+    for index, (one, other) in enumerate(((slow, calm), (calm, slow))):
+        pieces = len(other) // max(1, len(one))
+        if pieces >= MIN_PIECES:
+            centres = [centre(part) for part in np.array_split(other, pieces)]
+            errors[index] = max(errors[index], float(np.std(centres, ddof=1)))
+    return float(np.hypot(errors[0], errors[1]))
 
 
 def _block_error(values: Floats, centre: Callable[[Floats], float]) -> float:

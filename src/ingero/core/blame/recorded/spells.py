@@ -71,7 +71,9 @@ def _heavy_part(workers: WorkerSteps, worker: int, excess: Floats) -> Spell | No
     usual = float(np.median(means)) if len(means) else 0.0
     for values in (calm[worker] - usual, excess[worker]):
         begin, end = _heaviest(values, EFFECT_FLOOR / 2)
-        if lasting <= end - begin < NEARLY_ALL * known:
+        if known and end - begin >= NEARLY_ALL * known:  # scatter lifts the mean of all steps
+            begin, end = _heaviest(values, float(np.nanmean(values)))
+        if lasting <= end - begin < NEARLY_ALL * known and _stands_out(values, begin, end):
             begin, end = _core(values, begin, end)
             part = _named_in(workers, worker, begin, end)
             if part is not None:
@@ -125,12 +127,26 @@ def _heaviest(excess: Floats, beyond: float) -> tuple[int, int]:
     return int(known[begin]), int(known[end - 1]) + 1
 
 
+def _stands_out(excess: Floats, begin: int, end: int) -> bool:
+    """Whether the steps outside a stretch are not half as slow: else it is all one spell."""
+    inside, outside = _levels(excess, begin, end)
+    return outside <= 0.5 * inside
+
+
+def _levels(excess: Floats, begin: int, end: int) -> tuple[float, float]:
+    """Return the usual excess within a stretch and outside of it."""
+    outside = np.concatenate((excess[:begin], excess[end:]))[None]
+    usual = float(nan_median(outside, 1)[0]) if np.isfinite(outside).any() else 0.0
+    return float(nan_median(excess[None, begin:end], 1)[0]), usual
+
+
 def _core(excess: Floats, begin: int, end: int) -> tuple[int, int]:
     """Return a stretch without the steps at its ends that only scatter upwards.
 
-    They are not half as slow as the stretch.
+    They are less than half as slow, between the steps outside and those of the stretch.
     """
-    half = 0.5 * float(nan_median(excess[None, begin:end], 1)[0])
+    inside, outside = _levels(excess, begin, end)
+    half = 0.5 * (inside + max(outside, 0.0))
     inner = _heaviest(excess, max(half, EFFECT_FLOOR / 2))
     return inner if inner[1] - inner[0] >= 0.5 * (end - begin) else (begin, end)
 
