@@ -15,7 +15,11 @@ CHOICES = {
     "pullPolicy": ["Always", "IfNotPresent", "Never"],
     "seccompProfile": ["RuntimeDefault", "Unconfined"],
 }
-LIMITS: dict[str, dict[str, Any]] = {"replicaCount": {"const": 1}}
+# by the path of a value; Fleet checks itself that several replicas have a log
+LIMITS: dict[str, dict[str, Any]] = {
+    "ingero-echo/replicaCount": {"const": 1},
+    "ingero-fleet/replicaCount": {"type": "integer", "minimum": 1, "maximum": 9},
+}
 # what Kubernetes, Fleet, Echo or a node define: any keys
 OPEN = {
     *("extra", "annotations", "labels", "podAnnotations", "nodeSelector", "affinity", "resources"),
@@ -25,8 +29,8 @@ OPEN = {
 
 def schema_of(key: str, value: Any, path: str = "") -> dict[str, Any]:
     """Return the schema of a value that has this default."""
-    if key in LIMITS:
-        return LIMITS[key]
+    if path in LIMITS:
+        return LIMITS[path]
     if key in CHOICES:
         return {"type": "string", "enum": CHOICES[key]}
     if isinstance(value, dict):
