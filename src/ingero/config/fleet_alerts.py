@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from ingero.core.setting import setting
+from ingero.core.setting import same_setting, setting
 from ingero.errors import ConfigError
 from ingero.transport.tls import is_loopback
 
@@ -68,10 +68,8 @@ class WebhookConfig(TargetConfig):
     secret_file: Path | None = setting(
         None, help="File with the key of the signature in X-Ingero-Signature; none without it."
     )
-    token_file: Path | None = setting(None, help="File with the bearer token for it.")
-    ca_file: Path | None = setting(
-        None, computed="authorities of the system", help="Authority that signed its certificate."
-    )
+    token_file: Path | None = same_setting(AlertmanagerConfig, "token_file")
+    ca_file: Path | None = same_setting(AlertmanagerConfig, "ca_file")
 
     def __post_init__(self) -> None:
         check_url(self.url, sends_secret=self.token_file is not None)
