@@ -92,3 +92,11 @@ def test_check_fails_where_trace_would_refuse(
     assert not check_probes().passed
     status.write_text(f"CapEff:\t{1 << 39 | 1 << 38:016x}\n")
     assert (check_privileges().passed, check_privileges().optional) == (False, True)
+
+
+def test_blame_of_a_folder_of_databases_says_to_name_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TraceDb(tmp_path / "node.db", "n").close()
+    assert run(["blame", str(tmp_path)]) == 3
+    assert f"name a trace database itself: {tmp_path / 'node.db'}" in capsys.readouterr().err

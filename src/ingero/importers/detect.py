@@ -128,11 +128,15 @@ def load(
     _apply_world(inputs)
     if not any((*inputs.records.values(), inputs.steps, inputs.progress)):
         where = ", ".join(str(p) for p in paths)
-        detail = (
-            "; ".join(inputs.problems[:3]) or f"none of {len(inputs.ignored)} files was recognised"
-        )
+        detail = "; ".join(inputs.problems[:3]) or _unrecognised(inputs.ignored)
         raise ForeignFile(f"nothing to read in {where}: {detail}")
     return inputs
+
+
+def _unrecognised(paths: Sequence[Path]) -> str:
+    found = f"none of {len(paths)} files was recognised"
+    databases = [path for path in paths if path.suffix == ".db"]
+    return f"{found}; name a trace database itself: {databases[0]}" if databases else found
 
 
 def _named(path: Path, message: str) -> str:
