@@ -1,9 +1,11 @@
 """Echo's page and the addresses of questions: as a page, as JSON and as CSV."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
@@ -11,6 +13,9 @@ from tests.support.browser import chromium, tab
 from tests.support.echo_samples import metrics_body
 from tests.support.echo_service import TOKEN, RunningEcho
 
+from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.verdict import CauseClass, Verdict, VerdictState
+from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.echo.page.asked import to_csv
 
 SQL = "SELECT node_id, count(*) AS points FROM events GROUP BY node_id ORDER BY node_id"
@@ -89,7 +94,7 @@ def test_a_question_is_asked_in_a_browser(echo: RunningEcho, tmp_path: Path) -> 
                 page.goto(echo.url("/"))
                 page.get_by_label("token").fill(TOKEN)
                 page.keyboard.press("Enter")
-                page.get_by_role("link", name="run analysis").click()
+                page.get_by_role("link", name="run analysis").first.click()
                 said.clear()  # the 401 that led to the token field
                 page.locator("textarea").fill(SQL)
                 page.get_by_role("button", name="Ask").click()
@@ -100,8 +105,44 @@ def test_a_question_is_asked_in_a_browser(echo: RunningEcho, tmp_path: Path) -> 
                 assert [each["id"] for each in found] == []
                 page.reload()
                 expect(page.get_by_role("cell", name="=n2")).to_be_visible()
+                expect(page.locator("textarea")).to_have_value(SQL)
                 with page.expect_download() as download:
                     page.get_by_role("button", name="CSV").click()
                 download.value.save_as(tmp_path / "rows.csv")
                 assert (tmp_path / "rows.csv").read_text().startswith("node_id,points\n")
                 assert said == []
+
+
+def test_the_first_screen_is_the_history_of_episodes(echo: RunningEcho) -> None:
+    """An episode leads to what was decided about it, which has an address of its own."""
+    slow = Verdict(
+        episode="e'1", state=VerdictState.STRAGGLER, node="n7", rank=7, job="<b>llm</b>",
+        since=time.time() - 60, cause_class=CauseClass.COMPUTE, loss=0.1, usd_per_hour=12.5,
+        evidence="own time +20%",
+    )  # fmt: skip
+    over = msgspec.structs.replace(slow, state=VerdictState.RESOLVED, evidence="as its peers")
+    only = msgspec.structs.replace(slow, episode="e2", node="n8", state=VerdictState.SUSPECT)
+    for each in (slow, over, only):
+        body = encode_protobuf(encode_verdict_logs([("c", each)], time.time_ns()))
+        assert echo.send(body, "logs").status == 200
+    with (
+        chromium() as browser,
+        tab(browser, viewport={"width": 390, "height": 800}) as (page, said),
+    ):
+        page.goto(echo.url("/"))
+        page.get_by_label("token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        row = page.locator("h2:has-text('Episodes') + div tbody tr")
+        expect(row).to_have_count(1)  # a suspicion that was not confirmed is none
+        for text in ("rank 7 on n7", "job <b>llm</b>, cluster c", "resolved", "10.0%", "$12.50/h"):
+            expect(row).to_contain_text(text)
+        said.clear()  # the 401 that led to the token field
+        assert [each["id"] for each in Axe().run(page).response["violations"]] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        row.get_by_role("link").click()
+        expect(page.locator("section tbody tr")).to_have_count(2)
+        expect(page.locator("section tbody")).to_contain_text("own time +20%")
+        assert "episode+%3D+%27e%27%271%27" in page.url
+        page.go_back()
+        expect(row).to_have_count(1)
+        assert said == []

@@ -1,7 +1,7 @@
 // Echo's page: a form for every question, made from the OpenAPI document, and answers with an address.
 import { render } from "./preact.mjs";
 import { useEffect, useState } from "./hooks.mjs";
-import { Copy, Login, html } from "./parts.mjs";
+import { Badge, Copy, Login, clock, dollars, html, percent } from "./parts.mjs";
 import { ask, getToken, headers, setToken } from "./token.mjs";
 
 const SQL = "run_analysis", TOOLS = "/api/v2/tools/";
@@ -29,7 +29,7 @@ function App() {
     return () => removeEventListener("popstate", back);
   }, []);
   return html`<a class="skip" href="#main">Skip to the content</a>
-    <header><div class="bar"><a class="brand" href="/">Ingero Echo</a><span class="right">${getToken() && html`<button type="button" onClick=${() => { setToken(""); location.reload(); }}>forget token</button>`}</span></div></header>
+    <header><div class="bar"><a class="brand" href="/" onClick=${(event) => { if (event.button || event.metaKey || event.ctrlKey || event.shiftKey) return; event.preventDefault(); go("/"); }}>Ingero Echo</a><span class="right">${getToken() && html`<button type="button" onClick=${() => { setToken(""); location.reload(); }}>forget token</button>`}</span></div></header>
     <main id="main" tabindex="-1">${!api ? html`<h1>Ingero Echo</h1><p class="dim">connecting …</p>`
       : api.status === 401 || api.status === 403 ? html`<${Login} title="Echo wants a token" text=${api.status === 403 ? api.error : "Echo keeps the history of all clusters. Enter a token with the scope read. It is kept for this tab only."} again=${load} />`
       : api.error ? html`<h1>Echo does not answer</h1><p role="alert">${api.error}</p><button type="button" onClick=${load}>try again</button>`
@@ -41,9 +41,36 @@ function Questions({ api, at, go }) {
   const tool = tools.find((each) => short(each.name) === at.name || each.name === at.name);
   useEffect(() => { document.title = (tool ? tool.summary.slice(0, 60) : "Ask") + " – Ingero Echo"; }, [tool?.name]);
   const open = (event, url) => { if (event.button || event.metaKey || event.ctrlKey || event.shiftKey) return; event.preventDefault(); go(url); };
-  return html`<h1>${tool ? tool.summary : "Ask about the history of your clusters"}</h1>
-    <div class="asking"><nav aria-label="Questions"><ul>${tools.map((each) => { const url = address(short(each.name), {}); return html`<li key=${each.name}><a href=${url} aria-current=${each === tool ? "page" : null} onClick=${(event) => open(event, url)}>${short(each.name).replaceAll("_", " ")}</a></li>`; })}</ul></nav>
-    <div>${tool ? html`<${Question} key=${tool.name} api=${api} tool=${tool} at=${at} go=${go} />` : html`<p>Choose a question. Each answer has an address of its own that you can send to others, as a page, as JSON and as CSV.</p>`}</div></div>`;
+  return html`<h1>${tool ? tool.summary : "The history of your clusters"}</h1>
+    ${tool ? html`<div class="asking"><nav aria-label="Questions"><ul>${tools.map((each) => { const url = address(short(each.name), {}); return html`<li key=${each.name}><a href=${url} aria-current=${each === tool ? "page" : null} onClick=${(event) => open(event, url)}>${short(each.name).replaceAll("_", " ")}</a></li>`; })}</ul></nav>
+    <div><${Question} key=${tool.name} api=${api} tool=${tool} at=${at} go=${go} /></div></div>` : html`<${History} tools=${tools} open=${open} />`}`;
+}
+
+// The episodes that Fleet decided about lately, and what can be asked. Each leads to an address of its own.
+const EPISODES = `SELECT episode, cluster_id, arg_max(node_id, ts) AS node, arg_max(rank, ts) AS rank, arg_max(job_id, ts) AS job,
+  min(since) AS began, max(ts) AS until, arg_max(state, ts) AS state, arg_max(class, ts) AS class, max(loss) AS loss,
+  max(usd_per_hour) AS usd_per_hour, arg_max(coalesce(cause, evidence), ts) FILTER (WHERE state <> 'resolved') AS why
+FROM verdicts WHERE received_ts > (SELECT max(received_ts) FROM verdicts) - INTERVAL 7 DAY GROUP BY episode, cluster_id
+HAVING bool_or(state IN ('straggler', 'fleet_event', 'not_sure', 'late', 'overloaded')) ORDER BY began DESC`;
+const story = (episode) => `SELECT ts, state, class, loss, usd_per_hour, cause, collective, evidence, next FROM verdicts WHERE episode = '${episode.replaceAll("'", "''")}' ORDER BY ts`;
+const time = (text) => text ? clock(new Date(text.replace(" ", "T").replace(/(\.\d{3})\d*/, "$1") + (/[Z+]/.test(text) ? "" : "Z")).getTime() / 1000) : "–";
+
+function History({ tools, open }) {
+  const [answer, setAnswer] = useState(null);
+  useEffect(() => { ask(withFormat(address(SQL, { sql: EPISODES, limit: 200 }), "json")).then(setAnswer); }, []);
+  const rows = answer?.data?.rows.map((row) => Object.fromEntries(answer.data.columns.map((name, i) => [name, row[i]])));
+  const go = (url) => (event) => open(event, url);
+  return html`<h2>Episodes of the last seven days</h2>
+    ${!answer ? html`<p role="status" class="dim">asking …</p>` : answer.error ? html`<p role="alert">${answer.error}</p>`
+      : !rows.length ? html`<p class="dim">None. Fleet sends its verdicts here where Echo is one of its exporters.</p>`
+      : html`<div class="wide"><table class="stack"><thead><tr>${["who", "state", "class", "job lost", "cost", "began", "why"].map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+      <tbody>${rows.map((e) => { const url = address(SQL, { sql: story(e.episode) }); return html`<tr key=${e.cluster_id + e.episode}>
+        <th scope="row"><a href=${url} onClick=${go(url)}>${e.rank == null ? e.node || "many members" : `rank ${e.rank} on ${e.node}`}</a><br /><span class="small dim">${[e.job && `job ${e.job}`, `cluster ${e.cluster_id}`].filter(Boolean).join(", ")}</span></th>
+        <td><${Badge} state=${e.state} /></td><td data-label="class">${e.class ?? "unknown"}</td>
+        <td data-label="job lost" class="short">${e.loss == null ? "–" : percent(e.loss)}</td><td data-label="cost" class="short">${e.usd_per_hour == null ? "–" : dollars(e.usd_per_hour) + "/h"}</td>
+        <td data-label="began" class="short">${time(e.began)}</td><td class="evidence">${e.why ?? ""}</td></tr>`; })}</tbody></table></div>`}
+    <h2>Questions</h2><p>Each answer has an address of its own that you can send to others, as a page, as JSON and as CSV.</p>
+    <dl class="questions">${tools.map((each) => { const url = address(short(each.name), {}); return html`<div key=${each.name}><dt><a href=${url} onClick=${go(url)}>${short(each.name).replaceAll("_", " ")}</a></dt><dd>${each.summary}</dd></div>`; })}</dl>`;
 }
 
 // A schema, wherever it is kept in the document.
@@ -72,8 +99,8 @@ function Question({ api, tool, at, go }) {
   }, [url]);
   const submit = (event) => { event.preventDefault(); go(address(at.name, Object.fromEntries(new FormData(event.target)))); };
   return html`<p class="about">${tool.description.split("\n").slice(1).join("\n").trim()}</p>
-    <form class="question" onSubmit=${submit}>${fields.map(([name, each, needed]) => html`<label key=${name}><span>${name.replaceAll("_", " ")}${needed ? "" : html` <span class="dim">optional</span>`}</span>
-      ${name === "sql" ? html`<textarea name="sql" rows="5" required spellcheck="false" defaultValue=${at.values.sql ?? ""}>${at.values.sql ?? ""}</textarea>`
+    <form class="question" key=${url} onSubmit=${submit}>${fields.map(([name, each, needed]) => html`<label key=${name}><span>${name.replaceAll("_", " ")}${needed ? "" : html` <span class="dim">optional</span>`}</span>
+      ${name === "sql" ? html`<textarea name="sql" rows="5" required spellcheck="false" defaultValue=${at.values.sql ?? ""} />`
         : each.enum ? html`<select name=${name}><option value="">–</option>${each.enum.map((value) => html`<option value=${value} selected=${String(at.values[name] ?? "") === String(value)}>${value}</option>`)}</select>`
         : html`<input name=${name} required=${needed} type=${each.type === "integer" || each.type === "number" ? "number" : "text"} step=${each.type === "integer" ? "1" : "any"} min=${each.minimum} max=${each.maximum} defaultValue=${at.values[name] ?? ""} placeholder=${each.default == null ? "" : String(each.default)} autocomplete="off" />`}
       ${each.description && html`<span class="small dim">${each.description}</span>`}</label>`)}
