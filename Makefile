@@ -117,8 +117,8 @@ test-charts: $(READY) peers-charts ## judge the charts with helm lint, helm-unit
 	$(BIN)/pytest -p no:xdist tests/deploy/test_charts.py tests/test_quickstarts.py
 
 .PHONY: e2e-image
-e2e-image: $(READY) peers-images ## build the image twice and run Fleet, Echo and agent from it, read-only and without rights (needs root)
-	INGERO_TEST_IMAGE=1 $(BIN)/pytest tests/release/test_image.py
+e2e-image: $(READY) peers-images ## build the image twice and run Fleet, Echo and agent from it, read-only and without rights (needs root; DIST=folder of a release)
+	INGERO_TEST_IMAGE=1 INGERO_TEST_DIST=$(DIST) $(BIN)/pytest -rP tests/release/test_image.py
 
 .PHONY: e2e-packages
 e2e-packages: $(READY) peers-charts ## build the deb, install it for real, run it and remove it again (needs root and Debian 12; DIST=folder of a release)

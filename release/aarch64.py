@@ -20,6 +20,8 @@ PAGE_SIZES = (4096, 65536)
 FOLDERS = ("tests/contract", "tests/core")
 # What those tests import beside the wheel.
 TEST_PACKAGES = ("hypothesis", "perfetto", "pytest", "pytest-asyncio", "pytest-timeout", "trustme")
+# Few examples of each property, and no limit on time: all that runs here is the emulator.
+PYTEST = ("-m", "pytest", "-rs", "-o", "timeout=0", "--hypothesis-profile=emulated")
 CHECK = (
     "import mmap, platform; from ingero.compiled import describe_parts, missing_parts; "
     "print(f'{platform.machine()}, pages of {mmap.PAGESIZE} bytes, {describe_parts()}'); "
@@ -59,7 +61,7 @@ def main() -> None:
         install(wheel, packages)
         for page_size in [arguments.pages] if arguments.pages else PAGE_SIZES:
             status = run(packages, page_size, ["-c", CHECK])
-            tests = ["-m", "pytest", "-p", "no:cacheprovider", "-rs", *options, *arguments.tests]
+            tests = [*PYTEST, *options, *arguments.tests]
             if status := status or run(packages, page_size, tests):
                 sys.exit(status)
 
