@@ -22,12 +22,12 @@ from ingero.core.blame.recorded.blamed import (
 from ingero.core.blame.recorded.charges import (
     _at_places,
     _harmless,
+    _without_overlap,
     charge_of,
     classify_lateness,
 )
 from ingero.core.blame.recorded.lateness import (
     Lateness,
-    PlaceTables,
     _found_again,
     _products,
     as_own_time,
@@ -123,12 +123,12 @@ def test_suspects_weigh_by_all_that_they_add() -> None:
 def lateness(start: Any, *, carried: float = 0.0, group: Any = None, **given: Any) -> Lateness:
     """Return lateness as [worker, step, place]."""
     start = np.array(start, float)
-    tables = {"enqueue_s": np.zeros_like(start), "advance_s": start, **given}
-    return Lateness(
-        start, tables["enqueue_s"], tables["advance_s"],
-        tables.get("is_pair", np.zeros((len(start), start.shape[2]), bool)),
-        np.nan_to_num(start).max(axis=2), carried, group,
-    )  # fmt: skip
+    tables = {
+        "enqueue_s": np.zeros_like(start), "advance_s": start, "idle_s": np.ones_like(start),
+        "is_pair": np.zeros((len(start), start.shape[2]), bool), **given,
+    }  # fmt: skip
+    new_s = np.nan_to_num(start).max(axis=2)
+    return Lateness(start_s=start, new_s=new_s, carried=carried, group=group, **tables)
 
 
 # The first of three ranks is late by 3 and 4 at the two places of a step, the others by 1 and 2.
@@ -179,8 +179,7 @@ def classified(gpu: Sequence[float], host: Sequence[float], peers: float = 0.0) 
     """Return class and place of a rank with these latenesses at the places of every step."""
     start, enqueue = np.zeros((3, 20, len(gpu))), np.full((3, 20, len(gpu)), peers)
     start[0], enqueue[0] = gpu, host
-    places = PlaceTables(start, enqueue, start, np.zeros((3, len(gpu)), bool))
-    return classify_lateness(places, spell(0, 20), [1, 2])
+    return classify_lateness(lateness(start, enqueue_s=enqueue), spell(0, 20), [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -200,16 +199,33 @@ def test_a_gpu_that_is_later_than_its_host_explains_is_slow(
     assert classified(gpu, host, peers) == found
 
 
+@pytest.mark.parametrize(
+    ("idle", "gpu", "explained", "found"),
+    [
+        ([1.0, 1.0], [4.0, 2.0], [4.0, 1.0], [4.0, 4.0]),  # who waited comes late to the next
+        ([1.0, 1.0], [3.0, 9.0], [4.0, 5.0], [4.0, 5.0]),  # but not by more than was late
+        ([0.0, 1.0], [4.0, 2.0], [4.0, 1.0], [0.0, 1.0]),  # the GPU still had work to do
+        ([1.0, 0.0], [4.0, 2.0], [4.0, 1.0], [4.0, 4.0]),
+        ([1.0, 1.0], [NOT_KNOWN, 2.0], [4.0, 1.0], [4.0, 4.0]),
+    ],
+)
+def test_what_a_late_host_explains_without_overlap(
+    idle: list[float], gpu: list[float], explained: list[float], found: list[float]
+) -> None:
+    idle_s = np.array([idle, idle, idle])
+    assert _without_overlap(idle_s, np.array(gpu), np.array(explained)).tolist() == found
+
+
 def test_steps_in_which_a_rank_stalls_tell_why() -> None:
     start, enqueue = np.zeros((3, 20, 1)), np.zeros((3, 20, 1))
     start[0, 3:], enqueue[0, [8, 13]] = 2.0, 2.0
-    places = PlaceTables(start, enqueue, start, np.zeros((3, 1), bool))
+    places = lateness(start, enqueue_s=enqueue)
     stalls = spell(5, 20, stalls=(8, 13))
     assert classify_lateness(places, stalls, [1, 2]) == (CauseClass.HOST, 0, 2.0, 2.0)
     always = classify_lateness(places, spell(5, 20), [1, 2])
     assert always == (CauseClass.COMPUTE, 0, 0.0, 2.0)
     nothing = np.full((3, 20, 1), NOT_KNOWN)
-    unknown = PlaceTables(nothing, nothing, nothing, np.zeros((3, 1), bool))
+    unknown = lateness(nothing, enqueue_s=nothing)
     assert classify_lateness(unknown, spell(5, 20), [1, 2]) is None
 
 
@@ -217,14 +233,14 @@ def test_only_steps_with_half_of_the_largest_lateness_are_looked_at() -> None:
     start, enqueue = np.zeros((2, 20, 1)), np.zeros((2, 20, 1))
     start[0, :10], start[0, 10:] = 2.0, 0.9
     enqueue[0, 10:] = 2.0
-    places = PlaceTables(start, enqueue, start, np.zeros((2, 1), bool))
+    places = lateness(start, enqueue_s=enqueue)
     assert classify_lateness(places, spell(0, 20), [1]) == (CauseClass.COMPUTE, 0, 0.0, 2.0)
 
 
 def test_the_usual_wait_of_a_pair_is_that_of_its_role() -> None:
     table = np.array([[[5.0, 5.0]], [[2.0, 2.0]], [[4.0, 4.0]]])
     is_pair = np.array([[True, False]] * 3)
-    places = PlaceTables(table, table, table, is_pair)
+    places = lateness(table, is_pair=is_pair)
     assert _at_places(places, table, 0, [1, 2]).tolist() == [2.0, 5.0]
     assert _at_places(places, table, 0, []).tolist() == [5.0, 5.0]
     unknown = table.copy()
