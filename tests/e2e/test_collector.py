@@ -3,14 +3,19 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from tests.support import peers
+from tests.support.echo_process import BIN
 from tests.support.pushes import JSON, PB, as_json, forwarding, post, protobuf, running
+from tests.support.scripted_fleet import scripted_fleet
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.transport.access import Access
@@ -23,6 +28,8 @@ pytestmark = [
         not (peers.FOLDER / "otelcol").exists(), reason="needs a Collector; `make peers` builds it"
     ),
 ]
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "collector.md"
+NO_TELEMETRY = {"telemetry": {"metrics": {"level": "none"}}}
 CONFIG = """
 receivers:
   otlp:
@@ -156,3 +163,98 @@ async def test_collector_receives_what_fleet_forwards(kind: str, tmp_path: Path)
                 while not all(text in log.read_text() for text in wanted):
                     await asyncio.sleep(0.05)
             assert set(fleet.exporters.forwarders[0].counters.dropped.values()) == {0}
+
+
+def documented(name: str) -> dict[str, Any]:
+    """The file of that name in docs/how-to/collector.md."""
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        if block.startswith(f"# {name}\n"):
+            document: dict[str, Any] = yaml.safe_load(block)
+            return document
+    raise AssertionError(f"{PAGE} has no {name}")
+
+
+def on_loopback(document: dict[str, Any], ports: dict[str, int]) -> dict[str, Any]:
+    """The same receivers on loopback."""
+    for name, protocol in document["receivers"]["otlp"]["protocols"].items():
+        protocol["endpoint"] = f"127.0.0.1:{ports[name]}"
+    return document
+
+
+@contextlib.contextmanager
+def program(command: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+
+
+@contextlib.contextmanager
+def documented_fleet(folder: Path, collector_port: int) -> Iterator[dict[str, str]]:
+    """`ingero-fleet` with the documented file; yield its addresses."""
+    document = on_loopback(documented("fleet-config.yaml"), {"grpc": 0, "http": 0})
+    document["exporters"]["prometheus"]["endpoint"] = "127.0.0.1:0"
+    document["exporters"]["otlp/collector"]["endpoint"] = f"127.0.0.1:{collector_port}"
+    providers = folder / "node_providers.yaml"
+    providers.write_text("addresses: {127.0.0.0/8: lambda}\n")
+    document["processors"]["providerlookup"]["file"] = str(providers)
+    config = folder / "fleet-config.yaml"
+    config.write_text(yaml.safe_dump(document))
+    ports = [f"--{name}=127.0.0.1:0" for name in ("agent", "admin", "health", "metrics")]
+    command = [str(BIN / "ingero-fleet"), "--json", "--config", str(config), *ports]
+    with program(command, folder / "fleet.log") as fleet:
+        assert fleet.stdout is not None
+        line = fleet.stdout.readline()
+        assert line, (folder / "fleet.log").read_text()
+        yield json.loads(line)["addresses"]
+
+
+@contextlib.asynccontextmanager
+async def documented_collector(
+    folder: Path, document: dict[str, Any], exporter: str, endpoint: str
+) -> AsyncIterator[dict[str, int]]:
+    """A Collector with a documented file that exports to `endpoint`; yield its ports."""
+    ports = {name: free_port() for name in document["receivers"]["otlp"]["protocols"]}
+    on_loopback(document, ports)["exporters"][exporter]["endpoint"] = endpoint
+    config = folder / "collector.yaml"
+    config.write_text(
+        yaml.safe_dump({**document, "service": {**document["service"], **NO_TELEMETRY}})
+    )
+    log = folder / "collector.log"
+    with program([str(peers.FOLDER / "otelcol"), "--config", str(config)], log) as process:
+        port = next(iter(ports.values()))
+        await until_async(lambda: process.poll() is not None or is_open(port))
+        assert process.poll() is None, log.read_text()
+        yield ports
+
+
+async def test_documented_fleet_before_a_collector(tmp_path: Path) -> None:
+    """Every signal that Fleet forwards comes out of the Collector of the page."""
+    span = {"name": "detection", "traceId": "0af7651916cd43dd8448eb211c80319c",
+            "spanId": "b7ad6b7169203331"}  # fmt: skip
+    spans = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+    record = {"body": {"stringValue": "a chain"}, "timeUnixNano": "1"}
+    logs = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}).encode()
+    async with scripted_fleet() as sink:
+        document = documented("collector.yaml")
+        async with documented_collector(tmp_path, document, "otlphttp", sink.url) as ports:
+            with documented_fleet(tmp_path, ports["grpc"]) as addresses:
+                base = f"http://{addresses['http']}/v1"
+                assert (await post(f"{base}/metrics", protobuf("n1", 0.9), PB))[0] == 200
+                assert (await post(f"{base}/traces", spans, JSON))[0] == 200
+                assert (await post(f"{base}/logs", logs, JSON))[0] == 200
+                wanted = {"/v1/metrics", "/v1/traces", "/v1/logs"}
+                await until_async(lambda: wanted <= {request.path for request, _ in sink.requests})
+
+
+async def test_documented_collector_before_fleet(tmp_path: Path) -> None:
+    async with running() as fleet:
+        document = documented("collector-before-fleet.yaml")
+        endpoint = fleet.addresses["grpc"]
+        async with documented_collector(tmp_path, document, "otlp/fleet", endpoint) as ports:
+            url = f"http://127.0.0.1:{ports['http']}/v1/metrics"
+            assert (await post(url, protobuf("n1", 0.9), PB))[0] == 200
+            await until_async(lambda: "train" in fleet.processor.clusters)
