@@ -103,3 +103,30 @@ def test_one_long_request_of_sglang_is_no_stall() -> None:
     stopped = read_page(page.format(1059))
     assert stopped is not None
     assert heart.see(stopped.ranks[None], 70.0) == 11.0
+
+
+def test_an_engine_has_a_minute_for_its_first_step_and_at_most_a_minute_between_two() -> None:
+    assert Heartbeat().limit_s == 60.0
+    assert Heartbeat(stall_after_s=90.0).limit_s == 90.0
+    assert Heartbeat(has_stepped=True).limit_s == 5.0
+    assert Heartbeat(has_stepped=True, longest_gap_s=2.0).limit_s == 6.0
+    assert Heartbeat(has_stepped=True, longest_gap_s=50.0).limit_s == 60.0
+    assert Heartbeat(has_stepped=True, longest_gap_s=50.0, stall_after_s=70.0).limit_s == 70.0
+
+
+def test_a_gap_as_long_as_the_limit_is_a_stall_and_not_learned() -> None:
+    heart = Heartbeat()
+    heart.see(seen(running=1, steps=1), 0.0)
+    heart.see(seen(running=1, steps=2), 5.0)
+    assert heart.longest_gap_s == 0.0
+    heart.see(seen(running=1, steps=3), 9.9)
+    assert 4.8 < heart.longest_gap_s < 5.0
+
+
+def test_only_ranks_that_had_and_have_requests_are_without_a_step() -> None:
+    busy, idle = page(running=1, steps=3), page(running=0, steps=3)
+    assert without_step(busy, busy) == [None]
+    assert without_step(busy, idle) == []
+    assert without_step(idle, busy) == []
+    assert without_step(busy, page(running=1, steps=4)) == []
+    assert without_step(EnginePage(busy.kind), busy) == []

@@ -193,3 +193,30 @@ def test_the_number_of_replicas_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(5):
         judge.take("node", engine(number), BUSY, 1.0)
     assert (len(judge), judge.dropped) == (3, 2)
+
+
+def test_the_replica_that_reported_least_recently_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(judging, "MAX_REPLICAS", 2)
+    judge = EngineJudge()
+    for number in (0, 1, 0, 2):
+        judge.take("node", engine(number), BUSY, 1.0)
+    assert [each.engine.port for each in judge.replicas()] == [8000, 8002]
+
+
+def test_a_stalled_engine_is_told_with_its_queue_and_beside_others_that_are_full() -> None:
+    waits = replace(STALLED, waiting=3.0, health=None, is_up=False)
+    full = replace(BUSY, kv_usage=0.97, preemptions_per_s=2.0)
+    found = replicas(waits, full).run(30)
+    assert [(each.node, each.cause_class) for each in found] == [
+        ("node-0", CauseClass.HANG),
+        ("node-1", CauseClass.KV_CACHE),
+    ]
+    assert found[0].evidence == (
+        "no step while 8 requests run and 3 wait; its metrics page does not answer either"
+    )
+    silent = replace(STALLED, running=None, waiting=None, health=None)
+    (verdict,) = replicas(silent).run(1)
+    assert verdict.evidence == "no step while 0 requests run and 0 wait"
+    assert (judging.MAX_REPLICAS, judging.STALE_S) == (4096, 15.0)

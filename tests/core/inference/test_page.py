@@ -9,7 +9,14 @@ from tests.support.engine_pages import SGLANG, TENSORRT_LLM, TGI, TRITON, vllm_p
 
 from ingero.contract.measurements.engines import EngineKind
 from ingero.core.inference.metric_table import TABLES, Value
-from ingero.core.inference.page import MAX_RANKS, EnginePage, read_page
+from ingero.core.inference.page import (
+    LARGEST,
+    MAX_LINE,
+    MAX_LINES,
+    MAX_RANKS,
+    EnginePage,
+    read_page,
+)
 
 
 def test_a_page_of_vllm_is_read() -> None:
@@ -133,3 +140,68 @@ def test_every_kind_has_requests_and_a_heartbeat() -> None:
         assert Value.STEPS in known
         assert {Value.STEP_SUM, Value.STEP_COUNT} <= known
         assert all(name.startswith(table.prefix) for name in table.metrics)
+
+
+def running(text: str) -> float | None:
+    """What a page that begins soundly says about running requests."""
+    found = read_page(f"vllm:num_requests_waiting 0\n{text}")
+    assert found is not None
+    return found.ranks[None].get(Value.RUNNING)
+
+
+def test_a_line_is_read_up_to_its_limit_and_comments_never() -> None:
+    pad = MAX_LINE - len('vllm:num_requests_running{model_name=""} 1')
+    assert running('vllm:num_requests_running{model_name="' + "m" * pad + '"} 1\n') == 1.0
+    assert running('vllm:num_requests_running{model_name="' + "m" * (pad + 1) + '"} 1\n') is None
+    assert running("# vllm:num_requests_running 1\n#vllm:num_requests_running 1\n") is None
+    assert running("vllm:num_requests_running 4\r\n") == 4.0
+    assert running("vllm:num_requests_running\t4 1700000000\n") == 4.0
+
+
+def test_pages_end_after_a_hundred_thousand_lines() -> None:
+    empty = "\n" * (MAX_LINES - 2)
+    assert running(f"{empty}vllm:num_requests_running 4\n") == 4.0
+    assert running(f"\n{empty}vllm:num_requests_running 4\n") is None
+    assert (MAX_LINES, MAX_LINE, MAX_RANKS, LARGEST) == (100_000, 4096, 64, 1e15)
+
+
+def test_a_value_is_finite_not_negative_and_not_absurd() -> None:
+    for written, value in (
+        ("1e15", 1e15),
+        ("1.1e15", None),
+        ("0", 0.0),
+        ("-1", None),
+        ("NaN", None),
+    ):
+        assert running(f"vllm:num_requests_running {written}\n") == value
+
+
+def test_ranks_have_four_digits_and_there_are_at_most_sixty_four() -> None:
+    text = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 1\n' for rank in range(70))
+    found = read_page(text)
+    assert found is not None
+    assert (len(found.ranks), found.left_out) == (64, 6)
+    wide = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 1\n' for rank in (9999, 10000))
+    found = read_page(wide)
+    assert found is not None
+    assert set(found.ranks) == {9999, None}
+
+
+def test_a_rank_too_many_does_not_end_the_page() -> None:
+    text = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 1\n' for rank in range(65))
+    found = read_page(f'{text}vllm:num_requests_waiting{{engine="3"}} 8\n')
+    assert found is not None
+    assert found.ranks[3] == {Value.RUNNING: 1.0, Value.WAITING: 8.0}
+
+
+def test_the_use_of_a_cache_is_the_largest_and_at_most_one() -> None:
+    found = read_page('vllm:kv_cache_usage_perc{a="1"} 0.5\nvllm:kv_cache_usage_perc{a="2"} 0.2\n')
+    assert found is not None
+    assert found.ranks == {None: {Value.KV_USAGE: 0.5}}
+    found = read_page("vllm:kv_cache_usage_perc 1.7\n")
+    assert found is not None
+    assert found.ranks == {None: {Value.KV_USAGE: 1.0}}
+
+
+def test_another_program_with_a_known_prefix_is_no_engine() -> None:
+    assert read_page("vllm:something_of_mine 1\ntgi_other 2\n") is None

@@ -6,7 +6,7 @@ sum and a count, whose growth gives a mean; quantiles of an engine's own buckets
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import StrEnum, auto
 from typing import Final
 
 from ingero.contract.measurements.engines import EngineKind
@@ -15,31 +15,31 @@ from ingero.contract.measurements.engines import EngineKind
 class Value(StrEnum):
     """A canonical value of a page."""
 
-    RUNNING = "running"
-    WAITING = "waiting"
-    WAITING_CAPACITY = "waiting_capacity"
-    WAITING_DEFERRED = "waiting_deferred"
-    PAUSED = "paused"
-    KV_USAGE = "kv_usage"
-    STEPS = "steps"
-    BUSY_S = "busy_s"
-    STEP_TOKENS = "step_tokens"
-    PREEMPTIONS = "preemptions"
-    PROMPT_TOKENS = "prompt_tokens"
-    GENERATION_TOKENS = "generation_tokens"
-    LIVE_TOKENS = "live_tokens"  # with every forward pass, also of requests that still run
-    STEP_SUM = "step_sum"
-    STEP_COUNT = "step_count"
-    FIRST_TOKEN_SUM = "first_token_sum"  # noqa: S105 - a token of text
-    FIRST_TOKEN_COUNT = "first_token_count"  # noqa: S105 - a token of text
-    REQUEST_SUM = "request_sum"
-    REQUEST_COUNT = "request_count"
-    QUEUE_SUM = "queue_sum"
-    QUEUE_COUNT = "queue_count"
-    PREFILL_SUM = "prefill_sum"
-    PREFILL_COUNT = "prefill_count"
-    DECODE_SUM = "decode_sum"
-    DECODE_COUNT = "decode_count"
+    RUNNING = auto()
+    WAITING = auto()
+    WAITING_CAPACITY = auto()
+    WAITING_DEFERRED = auto()
+    PAUSED = auto()
+    KV_USAGE = auto()
+    STEPS = auto()
+    BUSY_S = auto()
+    STEP_TOKENS = auto()
+    PREEMPTIONS = auto()
+    PROMPT_TOKENS = auto()
+    GENERATION_TOKENS = auto()
+    LIVE_TOKENS = auto()  # with every forward pass, also of requests that still run
+    STEP_SUM = auto()
+    STEP_COUNT = auto()
+    FIRST_TOKEN_SUM = auto()
+    FIRST_TOKEN_COUNT = auto()
+    REQUEST_SUM = auto()
+    REQUEST_COUNT = auto()
+    QUEUE_SUM = auto()
+    QUEUE_COUNT = auto()
+    PREFILL_SUM = auto()
+    PREFILL_COUNT = auto()
+    DECODE_SUM = auto()
+    DECODE_COUNT = auto()
 
 
 GAUGES: Final = (
