@@ -17,7 +17,6 @@ CHOICES = {
 }
 # by the path of a value; Fleet checks itself that several replicas have a log
 LIMITS: dict[str, dict[str, Any]] = {
-    "ingero-echo/replicaCount": {"const": 1},
     "ingero-fleet/replicaCount": {"type": "integer", "minimum": 1, "maximum": 9},
 }
 # what Kubernetes, Fleet, Echo or a node define: any keys

@@ -99,9 +99,12 @@ def _lossy(size: int, few: int, seed: int) -> World:
 
 
 def _replicas(size: int, few: int, failover_s: int | None, seed: int) -> World:
-    """Return a world with a load balancer in front of two independent Fleets."""
+    """Return a world with a load balancer in front of two Fleets.
+
+    Where nodes are pinned and one fails, they share nothing; with pushes in turns, a log.
+    """
     world = one_slow(size, few, seed, 0.10)
-    world.replicas, world.failover_s = 2, failover_s
+    world.replicas, world.failover_s, world.is_shared = 2, failover_s, failover_s is None
     return world
 
 

@@ -14,7 +14,9 @@ START_S = 1_000_000.0
 
 def run_verdict(world: World, usd: float = 1.0, seed: int = 0) -> Outcome:
     """Feed the engine second by second and return its outcome."""
-    fleets = [_Fleet(world, usd, seed + replica) for replica in range(world.replicas)]
+    # Replicas on a log apply the same entries, so that one of them stands for all.
+    count = 1 if world.is_shared else world.replicas
+    fleets = [_Fleet(world, usd, seed + replica) for replica in range(count)]
     outcome, rng = Outcome(), np.random.default_rng(seed)
     phase = rng.integers(world.push_s, size=world.log_own.shape[1])
     for second in range(len(world.log_own)):
@@ -23,7 +25,9 @@ def run_verdict(world: World, usd: float = 1.0, seed: int = 0) -> Outcome:
         for replica, fleet in enumerate(fleets):
             if world.failover_s is not None and replica == 0 and second >= world.failover_s:
                 continue  # it is dead
-            fleet.second(second, np.flatnonzero(pushing & (to == replica)), outcome)
+            received = range(world.replicas) if world.is_shared else (replica,)
+            parts = [np.flatnonzero(pushing & (to == each)) for each in received]
+            fleet.second(second, parts, outcome)
     for fleet in fleets:
         fleet.finish(outcome)
     return outcome
@@ -39,8 +43,8 @@ class _Fleet:
         self.column_of: dict[tuple[str, str, str, int], int] = {}
         self._start(0)
 
-    def second(self, second: int, who: np.ndarray, outcome: Outcome) -> None:
-        """Take what these columns push and note new verdicts."""
+    def second(self, second: int, parts: list[np.ndarray], outcome: Outcome) -> None:
+        """Take what these columns push, one entry of a log after the other, and note verdicts."""
         now_s = START_S + second
         if second == self.world.restart_s:
             self._start(second)
@@ -49,9 +53,10 @@ class _Fleet:
         for _, batch in [entry for entry in self.late if entry[0] == second]:
             self.engine.observe(batch, now_s)
         self.late = [entry for entry in self.late if entry[0] > second]
-        batch = self._batch(who, second)
-        if batch is not None:
-            self._deliver(batch, second)
+        for who in parts:
+            batch = self._batch(who, second)
+            if batch is not None:
+                self._deliver(batch, second)
         for verdict in self.engine.tick(now_s):
             self._note(outcome, verdict, second)
 

@@ -33,6 +33,7 @@ class World:
     restart_s: int | None = None
     moves: dict[int, dict[int, tuple[str, int]]] = field(default_factory=dict)
     replicas: int = 1
+    is_shared: bool = False  # the replicas share a log
     failover_s: int | None = (
         None  # with two replicas: nodes are pinned, and from this second only the second one runs
     )

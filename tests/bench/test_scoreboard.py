@@ -18,7 +18,7 @@ from bench.detection.scenarios import cases
 from bench.detection.score import score
 from bench.detection.seeds import parse_seeds, run_seeds
 from bench.detection.traces import DATA, trace_rows
-from bench.detection.world import World
+from bench.detection.world import World, one_slow
 
 from ingero.core.health.threshold import ThresholdPolicy, compute_threshold
 
@@ -202,3 +202,14 @@ def test_gates_of_several_seeds_are_pooled() -> None:
         measured["#2 median delay at most 10 s at 5% with 1 s pushes"]
         == "9.0 s (by size 3: 10 s, 8: 8 s)"
     )
+
+
+def test_two_replicas_on_a_log_say_what_one_fleet_says() -> None:
+    world_of_two = next(
+        make for _, name, make in cases(8, fleets=2) if name == "two replicas, pushes in turns"
+    )
+    for seed in range(2):
+        one = run_verdict(one_slow(8, 2, seed, 0.10), seed=seed)
+        two = run_verdict(world_of_two(seed), seed=seed)
+        assert one.verdicts
+        assert two == one
