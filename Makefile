@@ -247,6 +247,10 @@ bench-echo-integration: $(READY) ## measure how long the integration test of Ech
 bench-peers: $(READY) peers ## send the same pushes to Fleet and to an OpenTelemetry Collector (needs Go)
 	$(BIN)/python -m bench.fleet_vs_collector
 
+.PHONY: bench-scrape
+bench-scrape: $(READY) ## measure a scrape of 10,000 nodes; PASS or FAIL per requirement
+	$(BIN)/python -m bench.scrape
+
 .PHONY: bench-echo
 bench-echo: $(READY) ## measure Echo's ingest, compared with row-by-row inserts; PASS or FAIL per requirement
 	$(BIN)/python -m bench.echo_ingest

@@ -32,8 +32,9 @@ from ingero.contract.otlp.values import (
     plain_attributes,
 )
 from ingero.errors import MalformedPush, TooLarge
-from ingero.fleet.kept import KeptBodies
+from ingero.fleet.kept import KeptBodies, KeptBody, Key
 from ingero.fleet.processor import Taken
+from ingero.fleet.scrape.layout import Layout, Numbers, layout_of
 from ingero.transport.otlp.decoding import INLINE_BYTES, finish_in_slices
 
 MAX_KEPT_BYTES: Final = 64 << 20
@@ -76,7 +77,10 @@ _MAX_NAME_CHARACTERS: Final = 200  # of a metric or a label; longer ones are lef
 _MAX_HELP_CHARACTERS: Final = 500
 _MAX_LABELS: Final = 24
 _MAX_TEXTS: Final = 16384
+_DIGITS: Final = "0123456789"
+_MAX_LAYOUT_BYTES: Final = 8192  # larger bodies hold steps, which differ from push to push
 Sample = tuple[int, str]  # (time in ns, rendered value)
+_Place = tuple[str, str, str, str]  # name, kind and help of a family, and the rest of a line
 # By name: kind, help, and samples by the rest of their line
 Families = dict[str, tuple[str, str, dict[str, Sample]]]
 
@@ -95,6 +99,8 @@ class ReceivedSeries:
         self.dropped_series = 0
         self.series = 0
         self._texts: dict[tuple[KeyValue, ...], str] = {}
+        # by body: where its numbers are, and the series they belong to; None where that is unknown
+        self._layouts: dict[Key, tuple[Layout, list[_Place]] | None] = {}
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
         """Keep a body in place of the last one of the same node and kind."""
@@ -110,16 +116,20 @@ class ReceivedSeries:
         self.kept.expire(time.monotonic() - self.ttl_s)
         families: Families = {}
         total, pause_s = 0, time.perf_counter() + slice_s
-        bodies = [(key[0], kept) for key, kept in self.kept.bodies.items()]
-        if cluster is not None:
-            bodies = [each for each in bodies if each[0] == cluster]
-        for owner, kept in bodies:
-            try:
-                request = await _decoded(kept.body, kept.encoding)
-            except (MalformedPush, TooLarge):  # the fast path accepts some that decoding rejects
-                self.unreadable += 1
-                continue
-            total = await finish_in_slices(self._add(request, owner, families, total), slice_s)
+        if len(self._layouts) > 2 * len(self.kept.bodies) + _SLICE_LINES:
+            self._layouts.clear()  # most of these nodes are gone
+        bodies = [
+            (key, kept)
+            for key, kept in self.kept.bodies.items()
+            if cluster is None or key[0] == cluster
+        ]
+        for key, kept in bodies:
+            known = self._layouts.get(key)
+            numbers = known[0].read(kept.body) if known is not None else None
+            if known is not None and numbers is not None:
+                total = self._add_known(known[1], numbers, families, total)
+            else:
+                total = await self._add_decoded(key, kept, families, total, slice_s)
             if time.perf_counter() > pause_s:
                 await asyncio.sleep(0)
                 pause_s = time.perf_counter() + slice_s
@@ -136,8 +146,56 @@ class ReceivedSeries:
                 await asyncio.sleep(0)
         return b"".join(pieces)
 
+    async def _add_decoded(
+        self, key: Key, kept: KeptBody, families: Families, total: int, slice_s: float
+    ) -> int:
+        """Add the series of a body that must be decoded, and learn where its numbers are."""
+        body = kept.body
+        try:
+            request = await _decoded(body, kept.encoding)
+        except (MalformedPush, TooLarge):  # the fast path accepts some that decoding rejects
+            self.unreadable += 1
+            return total
+        places: list[_Place] = []
+        total = await finish_in_slices(self._add(request, key[0], families, total, places), slice_s)
+        layout = None
+        if kept.encoding is Encoding.PROTOBUF and len(body) <= _MAX_LAYOUT_BYTES:
+            layout = layout_of(body, request)
+        is_whole = layout is not None and layout.points == len(places)
+        self._layouts[key] = (layout, places) if layout is not None and is_whole else None
+        return total
+
+    def _add_known(
+        self, places: list[_Place], numbers: Numbers, families: Families, total: int
+    ) -> int:
+        """Add the series of a body whose numbers alone are new."""
+        numbered = iter(numbers)
+        for (name, kind, help, tail), at_ns, value in zip(places, numbered, numbered, strict=True):
+            family = families.get(name)
+            if family is None:
+                family = families[name] = (kind, help, {})
+            samples = family[2]
+            present = samples.get(tail)
+            if present is None:
+                if total >= self.max_series:
+                    self.dropped_series += 1
+                    continue
+                total += 1
+            elif present[0] > at_ns:
+                continue
+            text = repr(value)  # nearly always what `render_value` returns, which is slower
+            if text[-2:] == ".0" or text[-1] not in _DIGITS:
+                text = render_value(value)
+            samples[tail] = (at_ns, text)  # type: ignore[assignment]  # times are whole numbers
+        return total
+
     def _add(
-        self, request: MetricsRequest, cluster: str, families: Families, total: int
+        self,
+        request: MetricsRequest,
+        cluster: str,
+        families: Families,
+        total: int,
+        places: list[_Place],
     ) -> Generator[None, None, int]:
         """Add the series of a request, with pauses, and return how many there are now."""
         for resource in request.resource_metrics:
@@ -158,11 +216,12 @@ class ReceivedSeries:
                         .replace("\n", "\\n")
                     )
                     families[name] = (kind, help, {})
-                samples = families[name][2]
+                kind, help, samples = families[name]
                 for number, sample in enumerate(self._samples(metric, head, own)):
                     if number % _SLICE_LINES == 0:
                         yield
                     at_ns, tail, value = sample
+                    places.append((name, kind, help, tail))
                     present = samples.get(tail)
                     if present is None:
                         if total >= self.max_series:
