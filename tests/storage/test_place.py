@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from tests.support.small_disk import mounted
 
+from ingero.cli.dispatch import run
 from ingero.errors import StoreError
 from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.lock import DatabaseLock
-from ingero.storage.place import SQLITE_SUFFIXES, claim_names
+from ingero.storage.place import SQLITE_SUFFIXES, claim_names, make_own_folder
 from ingero.storage.trace.database import TraceDb
 from ingero.storage.trace.reading import connect_readonly
 
@@ -140,3 +141,45 @@ def test_volumes_of_containers_are_folders_of_their_own(tmp_path: Path, mode: st
             with pytest.raises(StoreError, match="link or a file of another user"):
                 DuckDbStore(volume / "other.duckdb", MEMORY, 1)
             (volume / name).unlink()
+
+
+def test_secrets_get_a_folder_of_their_own(tmp_path: Path) -> None:
+    make_own_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+    make_own_folder(tmp_path / "a" / "b")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be used: File exists"):
+        make_own_folder(tmp_path / "file")
+    for mode in (0o777, 0o1777, 0o770, 0o702):
+        (tmp_path / "a" / "b").chmod(mode)
+        with pytest.raises(StoreError, match=r"others may write to it; name a new folder"):
+            make_own_folder(tmp_path / "a" / "b")
+
+
+@needs_root
+def test_a_folder_or_link_of_a_stranger_holds_no_secrets(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(own)
+    make_own_folder(tmp_path / "link")
+    os.chown(theirs, STRANGER, STRANGER)
+    os.lchown(tmp_path / "link", STRANGER, STRANGER)
+    for name in ("theirs", "link"):
+        with pytest.raises(StoreError, match="belongs to another user"):
+            make_own_folder(tmp_path / name)
+
+
+@needs_root
+@pytest.mark.parametrize("squatted", ["", "tokens", "state", "tls"])
+def test_fleet_init_trusts_no_folder_that_somebody_has_prepared(
+    tmp_path: Path, squatted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As another user may do in /tmp, to exchange tokens or configuration later."""
+    prepared = tmp_path / "fleet" / squatted
+    prepared.mkdir(parents=True)
+    os.chown(prepared, STRANGER, STRANGER)
+    assert run(["fleet", "init", str(tmp_path / "fleet"), "--name", "localhost"]) != 0
+    assert "belongs to another user" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.key"))

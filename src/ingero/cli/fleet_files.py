@@ -27,6 +27,7 @@ from ingero.core.enrolment import IssuedCode, add_code
 from ingero.errors import ConfigError
 from ingero.files import create_private, replace_file
 from ingero.storage.enrolment import EnrolmentFile
+from ingero.storage.place import make_own_folder
 from ingero.transport.certificates import local_names, machine_addresses, names_in
 from ingero.transport.enrolment.authority import (
     OPERATOR_DAYS,
@@ -70,10 +71,10 @@ def make_fleet(wanted: NewFleet) -> MadeFleet:
         )
     names = list(wanted.names) or [*local_names(None), *machine_addresses()]
     for each in (
-        folder.certificate.parent, folder.tokens.parent, folder.enrolment,
-        folder.operator, folder.prometheus, folder.units,
+        folder.root, folder.state, folder.certificate.parent, folder.tokens.parent,
+        folder.enrolment, folder.operator, folder.prometheus, folder.units,
     ):  # fmt: skip
-        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own_folder(each)
     authority = make_authority(folder.enrolment, names[0])
     key = new_key()
     create_private(folder.key, private_pem(key))

@@ -81,6 +81,25 @@ def _is_open_to_all(folder: Path) -> bool:
     return bool(is_open) and not folder.is_mount()
 
 
+def make_own_folder(folder: Path) -> None:
+    """Make a folder for secrets, for its owner only; raise StoreError where others may write to it.
+
+    Who may write to a folder can exchange what is in it, whatever the permissions of its files.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status, link = folder.stat(), folder.lstat()
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be used: {error.strerror}") from None
+    is_ours = {status.st_uid, link.st_uid} <= _owners()
+    is_open = status.st_mode & (stat.S_IWOTH | stat.S_IWGRP) and not folder.is_mount()
+    if not is_ours or is_open:
+        raise StoreError(
+            f"{folder} cannot be used: it belongs to another user, or others may write to it; "
+            "name a new folder, or take their right away (chmod go-w)"
+        )
+
+
 def is_shared(folder: Path) -> bool:
     """Return whether others than us, root and the person who called may write to a folder."""
     status = folder.stat()

@@ -14,6 +14,7 @@ from ingero.contract.enrolment.messages import EnrolReply, EnrolRequest, RenewRe
 from ingero.errors import AuthError, IngeroError
 from ingero.files import PRIVATE, read_regular, replace_file
 from ingero.storage.caller import home
+from ingero.storage.place import make_own_folder
 from ingero.transport.bearer import read_token_file
 from ingero.transport.certificates import expiry_s, machine_addresses
 from ingero.transport.enrolment.authority import NODE_DAYS, kept_key, signing_request
@@ -103,7 +104,7 @@ def begin(files: MemberFiles, fleet: FleetAddress, code: JoinCode, node: str) ->
 
     The key is kept when that fails, so that the next try is about the same node.
     """
-    files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_own_folder(files.folder)
     authority = fetch_authority(fleet, code)
     _write(files.authority, authority)
     key = kept_key(files.key)

@@ -74,10 +74,11 @@ def command(data_dir: Path, no_agent: bool, no_echo: bool, as_json: bool, **port
       ingero up --no-agent
     """
     from ingero.cli.show.logs import set_up_logging
+    from ingero.storage.place import make_own_folder
 
     set_up_logging("warning")
     folder = data_dir.expanduser().absolute()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_own_folder(folder)
     if not no_echo and importlib.util.find_spec("duckdb") is None:
         no_echo = True
         print(f"Echo is not installed and left out: {install_command('echo')}", file=sys.stderr)
