@@ -16,8 +16,9 @@ LIMITS_MB = {"": 150, "[echo]": 300}
 
 
 def size_mb(folder: Path) -> float:
-    """Return the bytes of all files, in MB of 10**6 bytes."""
-    return sum(f.lstat().st_size for f in folder.rglob("*") if f.is_file()) / 1e6
+    """Return the bytes of a file or of all files in a folder, in MB of 10**6 bytes."""
+    files = (f for f in (folder, *folder.rglob("*")) if f.is_file())
+    return sum(f.lstat().st_size for f in files) / 1e6
 
 
 def installed(wheel: Path, extra: str, folder: Path) -> Path:
