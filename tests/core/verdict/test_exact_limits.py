@@ -140,7 +140,7 @@ def channels(**given: float) -> tuple[list[bool], list[bool]]:
     registry = world(excess=0.0)
     rows = registry.rows
     rows.cusum[0], rows.advance_limit[:8], rows.baseline_samples[:8] = 0.0, 10.0, 240
-    rows.baseline_log_own[:8], rows.span_s[:8] = 0.0, 1.0
+    rows.baseline_log_own[:8], rows.span_s[:8], rows.advance_recent[:8] = 0.0, 1.0, 0.02
     for name, value in given.items():
         if name != "effect":
             getattr(rows, name)[0] = value
@@ -159,9 +159,19 @@ def test_a_channel_is_over_above_its_limit_and_holds_above_three_tenths(
         (np.nextafter(at, 99), True, True), (at, False, True),
         (np.nextafter(0.3 * at, 99), False, True), (0.3 * at, False, False),
     ):  # fmt: skip
-        over, holding = channels(**{column: value})
+        over, holding = channels(**{column: value}, effect=0.1)
         assert (over[channel], holding[channel]) == (is_over, holds), value
         assert sum(over) == is_over
+
+
+@pytest.mark.parametrize(
+    ("advance", "effect", "is_over"), [(0.015, 0.1, True), (0.0149, 0.1, False), (0.02, 0.0, False)]
+)
+def test_the_job_must_wait_now_and_own_time_must_have_grown(
+    advance: float, effect: float, is_over: bool
+) -> None:
+    over, holding = channels(advance_cusum=11.0, advance_recent=advance, effect=effect)
+    assert (over[ADVANCE], holding[ADVANCE]) == (is_over, True)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,13 @@ from ingero.core.verdict.table import (
     SUSPECT,
     MemberRows,
 )
-from ingero.core.verdict.what_if import find_hidden, loss_share, part_of_loss, recent_frames
+from ingero.core.verdict.what_if import (
+    _stalled_share,
+    find_hidden,
+    loss_share,
+    part_of_loss,
+    recent_frames,
+)
 
 ONE = np.array([0])
 
@@ -300,3 +306,11 @@ def test_a_joint_loss_is_divided_by_excess_own_time() -> None:
     assert part_of_loss(rows, 0, PEERS) == 1.0
     rows.channel[:2] = STALL
     assert part_of_loss(rows, 0, PEERS) == 1.0, "stalls come at different steps"
+
+
+def test_long_steps_bound_what_stalls_cost() -> None:
+    """Nine steps of 1 s and one of 2 s: a mean of 1.1 s, and 1.645 errors of 0.3 / √10 more."""
+    spans = np.array([1.0] * 9 + [2.0, math.nan])
+    assert _stalled_share(spans) == pytest.approx(1 - 1 / (1.1 + 1.645 * 0.3 / math.sqrt(10)))
+    assert _stalled_share(np.array([1.0, 1.0, 9.0])) == 0.0, "three steps say nothing"
+    assert _stalled_share(np.ones(4)) == 0.0
