@@ -7,14 +7,17 @@ import aiohttp
 import pytest
 from tests.support.pushes import NEVER_S, PB, health, loopback_config, post, protobuf, request
 from tests.support.pushes import running as running_fleet
-from tests.support.waiting import until_async
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.threshold import QuorumReason
 from ingero.errors import Unavailable
 from ingero.fleet import api
 from ingero.fleet.app import FleetService
+from ingero.transport.otlp.client import ClientOptions
+from ingero.transport.threshold_poll import ThresholdPoll
 
 running = partial(running_fleet, tick_s=NEVER_S)  # no tick comes between two pushes
 
@@ -41,6 +44,21 @@ async def test_threshold_by_get() -> None:
         await fill(fleet, FIVE)
         assert await get(f"{url}train") == (200, '{"threshold":0.890348,"quorum_met":true}')
         assert await get(f"{url}other") == (200, '{"threshold":0,"quorum_met":false}')
+
+
+async def test_why_there_is_no_quorum_is_a_header_and_reaches_the_poll() -> None:
+    """F007, F016: the body keeps its two keys."""
+    async with running() as fleet:
+        await fill(fleet, {"a": 0.92, "b": 0.91})
+        url = f"http://{fleet.addresses['threshold']}/api/v1/threshold?cluster_id=train"
+        assert list(json.loads((await get(url))[1])) == ["threshold", "quorum_met"]
+        poll = ThresholdPoll(url, ClientOptions(timeout_s=PATIENCE_S), 10.0)
+        try:
+            threshold = (await poll.ask()).threshold
+        finally:
+            await poll.close()
+        assert threshold is not None
+        assert (threshold.quorum_met, threshold.reason) == (False, QuorumReason.FEW_NODES)
 
 
 async def test_diagnostics_show_every_node() -> None:

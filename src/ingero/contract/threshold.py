@@ -80,20 +80,23 @@ def _reason(text: str | None) -> QuorumReason | None:
 class _Answer(msgspec.Struct, forbid_unknown_fields=False):
     threshold: float
     quorum_met: bool
-    quorum_reason: str | None = None
 
 
 def encode_answer(served: ServedThreshold) -> bytes:
-    """Return the body of the answer to `GET /api/v1/threshold`."""
-    return b'{"threshold":%b,"quorum_met":%b%b}' % (
+    """Return the body of the answer to `GET /api/v1/threshold`, of two keys.
+
+    Why there is no quorum is a header, as in replies to pushes: others expect these two keys.
+    """
+    return b'{"threshold":%b,"quorum_met":%b}' % (
         (encode_threshold(served.value) if served.value else "0").encode(),
         encode_quorum(served.quorum_met).encode(),
-        b',"quorum_reason":"%b"' % served.reason.encode() if served.reason else b"",
     )
 
 
-def decode_answer(body: bytes) -> tuple[Delivery, ServedThreshold | None]:
-    """Read the body of that answer by the rules for headers; both keys are required."""
+def decode_answer(
+    body: bytes, reason: str | None = None
+) -> tuple[Delivery, ServedThreshold | None]:
+    """Read that answer, with its header, by the rules for headers; both keys are required."""
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -102,5 +105,5 @@ def decode_answer(body: bytes) -> tuple[Delivery, ServedThreshold | None]:
         return Delivery.HIT, COLD_START
     if not MIN_DELIVERED <= answer.threshold <= MAX_DELIVERED:
         return Delivery.REJECTED, None
-    reason = None if answer.quorum_met else _reason(answer.quorum_reason)
-    return Delivery.HIT, ServedThreshold(answer.threshold, answer.quorum_met, reason)
+    why = None if answer.quorum_met else _reason(reason)
+    return Delivery.HIT, ServedThreshold(answer.threshold, answer.quorum_met, why)

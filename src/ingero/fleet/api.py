@@ -38,7 +38,7 @@ from ingero.contract.fleet_api import (
     NodeStatus,
     Status,
 )
-from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
+from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER, QUORUM_REASON_HEADER
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
 from ingero.fleet.allowed_clusters import not_allowed
@@ -108,7 +108,9 @@ def threshold_app(
         cluster = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
         if not key_of(request).may_see(cluster):
             return error_response(not_allowed(cluster), HTTPStatus.FORBIDDEN)
-        return Response(encode_answer(processor.served(cluster)), media_type="application/json")
+        served = processor.served(cluster)
+        reason = {QUORUM_REASON_HEADER: str(served.reason)} if served.reason else None
+        return Response(encode_answer(served), media_type="application/json", headers=reason)
 
     async def status(request: Request) -> Response:
         now_s = clock()

@@ -2,13 +2,14 @@
 
 import ssl
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 import aiohttp
 from yarl import URL
 
-from ingero.contract.names import JSON_TYPE
+from ingero.contract.names import JSON_TYPE, QUORUM_REASON_HEADER
 from ingero.contract.threshold import Delivery, ServedThreshold, decode_answer
 from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.otlp.client import ClientOptions, open_session, parse_retry_after
@@ -54,7 +55,7 @@ class ThresholdPoll:
                 self._url, headers=headers, allow_redirects=False
             ) as response:
                 body = await read_reply_beginning(response, MAX_ANSWER_BYTES + 1)
-                return self._read(response.status, response.headers.get("Retry-After"), body)
+                return self._read(response.status, response.headers, body)
         except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ValueError) as error:
             return PollReply(PollOutcome.CLIENT_ERROR, detail=str(error) or type(error).__name__)
 
@@ -62,8 +63,8 @@ class ThresholdPoll:
         if self._session is not None:
             await self._session.close()
 
-    def _read(self, status: int, retry_after: str | None, body: bytes) -> PollReply:
-        wait_s = parse_retry_after(retry_after, time.time())
+    def _read(self, status: int, headers: Mapping[str, str], body: bytes) -> PollReply:
+        wait_s = parse_retry_after(headers.get("Retry-After"), time.time())
         if status == 429:
             return PollReply(
                 PollOutcome.RATE_LIMITED,
@@ -79,7 +80,7 @@ class ThresholdPoll:
                 PollOutcome.CLIENT_ERROR,
                 detail=f"the answer is larger than {MAX_ANSWER_BYTES} bytes",
             )
-        delivery, served = decode_answer(body)
+        delivery, served = decode_answer(body, headers.get(QUORUM_REASON_HEADER))
         if delivery is not Delivery.HIT or served is None:
             return PollReply(PollOutcome.CLIENT_ERROR, detail="the answer is not a threshold")
         return PollReply(PollOutcome.OK, served if served.value else None)
