@@ -247,6 +247,10 @@ bench-echo-integration: $(READY) ## measure how long the integration test of Ech
 bench-peers: $(READY) peers ## send the same pushes to Fleet and to an OpenTelemetry Collector (needs Go)
 	$(BIN)/python -m bench.fleet_vs_collector
 
+.PHONY: bench-100k
+bench-100k: $(READY) ## send the plain pushes of 100,000 nodes to one Fleet, and fewer to three replicas on a log; PASS or FAIL (four minutes)
+	$(BIN)/python -m bench.hundred_thousand
+
 .PHONY: bench-scrape
 bench-scrape: $(READY) ## measure a scrape of 10,000 nodes; PASS or FAIL per requirement
 	$(BIN)/python -m bench.scrape

@@ -1,4 +1,4 @@
-"""`make bench-scrape`: what a scrape of 10,000 nodes costs Fleet, and how long pushes wait for it."""
+"""`make bench-scrape`: what a scrape of 10,000 nodes costs Fleet, and how long others wait."""
 
 import asyncio
 import sys
