@@ -32,6 +32,12 @@ def update(
     return episodes.update({} if found is None else {(KEY, kind): found}, {}, now_s)
 
 
+def test_a_stall_is_told_at_once_and_pressure_outlives_a_pause() -> None:
+    assert list(HOLD_S.values()) == [0.0, 5.0, 5.0, 0.0, 10.0]
+    assert list(CLEAR_S.values()) == [0.0, 10.0, 30.0, 30.0, 30.0]
+    assert list(HOLD_S) == list(CLEAR_S) == list(FindingKind)
+
+
 @pytest.mark.parametrize("kind", list(FindingKind))
 def test_a_finding_is_named_when_it_held_and_resolved_when_it_was_gone(kind: FindingKind) -> None:
     episodes, hold_s, clear_s = EngineEpisodes(), HOLD_S[kind], CLEAR_S[kind]

@@ -124,6 +124,15 @@ def test_a_quantile_is_unknown_before_five_samples_and_then_the_middle() -> None
     assert estimate.value == 3.0
 
 
+def test_the_published_example_of_the_algorithm() -> None:
+    """Twenty observations and the median that Jain and Chlamtac computed from them, 1985."""
+    estimate = Quantile(0.5)
+    for sample in (0.02, 0.15, 0.74, 3.39, 0.83, 22.37, 10.15, 15.43, 38.62, 15.92, 34.60, 10.28,
+                   1.47, 0.40, 0.05, 11.39, 0.27, 0.42, 0.09, 11.37):  # fmt: skip
+        estimate.add(sample)
+    assert estimate.value == pytest.approx(4.44, abs=0.005)
+
+
 @pytest.mark.parametrize("p", [0.25, 0.5, 0.75, 0.9])
 def test_a_quantile_of_a_walk_through_all_ranks_is_that_rank(p: float) -> None:
     estimate = Quantile(p)
