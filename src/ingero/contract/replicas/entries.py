@@ -18,7 +18,7 @@ LOG_VERSION: Final = 1
 MAX_ENTRY_BYTES: Final = 8 << 20
 MAX_UNPACKED_BYTES: Final = 64 << 20  # of the measurements in one entry
 MAX_NAME: Final = 128
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[!-~]+$")]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME, pattern=r"\A[!-~]+\Z")]
 Place = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
