@@ -371,7 +371,7 @@ def test_a_database_that_is_not_there_or_began_anew_is_a_state(tmp_path: Path) -
     path = tmp_path / "later.db"
     feed = TableFeed(path, with_plugin=True)
     assert feed.poll() == []
-    assert "later.db" in feed.problem
+    assert feed.problem == f"waiting for {path}; record it with `ingero trace`"
     add_collectives(path, "n", [record(seq) for seq in range(10)])
     feed.poll()
     assert feed.problem == ""

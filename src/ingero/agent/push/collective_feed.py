@@ -198,6 +198,9 @@ class TableFeed:
 
     def poll(self) -> list[RankBatch]:
         """Return new rows by rank; those of the plugin only if the rings are not read here."""
+        if not self._path.exists():
+            self.problem = f"waiting for {self._path}; record it with `ingero trace`"
+            return []
         try:
             newest, rows = follow_collectives(
                 self._path, self._after, MAX_ROWS_PER_ROUND, self._max_behind
