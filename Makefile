@@ -126,6 +126,7 @@ e2e-packages: $(READY) peers-charts ## build the deb, install it for real, run i
 
 .PHONY: e2e-kernels
 e2e-kernels: $(READY) peers-kernels peers-images ## boot Debian's stock kernels in an emulator: every probe loads, and every call is counted (takes minutes)
+	bench/peers/aarch64.sh
 	INGERO_TEST_KERNELS=1 $(BIN)/pytest -p no:xdist -v -s tests/release/test_kernels.py
 
 .PHONY: e2e-systemd

@@ -7,9 +7,7 @@ machine may have made is opened only if it is a regular one, and never waited fo
 import contextlib
 import errno
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO, Final
@@ -19,6 +17,7 @@ from ingero.errors import ForeignFile, StoreError, TooLarge
 PRIVATE = 0o600  # read and written by its owner only
 _COPIED_AT_ONCE: Final = 1 << 20
 FileId = tuple[int, int, int, int, int]
+_CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: Final = (
     (stat.S_ISFIFO, "a pipe"),
@@ -49,7 +48,8 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[IO[bytes]]:
 
     When the block or the disk fails (OSError), `path` keeps its content and nothing else is left.
     """
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = str(path.with_name(f".{path.name}.{os.urandom(8).hex()}"))
+    descriptor = os.open(temporary, _CREATE, PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -101,7 +101,8 @@ def create_private(path: Path, data: bytes = b"") -> None:
 def copy_file(source: Path, target: Path) -> None:
     """Copy a regular file in place of `target`, complete or not at all; raises OSError."""
     with regular_stream(source) as old, replacing(target) as new:
-        shutil.copyfileobj(old, new, _COPIED_AT_ONCE)
+        while part := old.read(_COPIED_AT_ONCE):
+            new.write(part)
 
 
 def open_own(path: Path, *, append: bool = False) -> BinaryIO:

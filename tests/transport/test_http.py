@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -152,3 +153,20 @@ async def test_an_answer_does_not_wait_for_the_peers_acknowledgement() -> None:
     accepted.close()
     writer.close()
     listener.close()
+
+
+async def test_an_idle_listener_sleeps_and_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fleet has seven listeners, and an idle agent may use 1 % of a core."""
+    ticks, real = 0, uvicorn.Server.on_tick
+
+    async def counted(server: uvicorn.Server, counter: int) -> bool:
+        nonlocal ticks
+        ticks += 1
+        return await real(server, counter)
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", counted)
+    async with listening():
+        await asyncio.sleep(0.7)
+        began_s = asyncio.get_running_loop().time()
+    assert ticks <= 3
+    assert asyncio.get_running_loop().time() - began_s < 0.5

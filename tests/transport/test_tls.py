@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ingero.errors import AuthError
-from ingero.transport.certificates import kept_certificate, machine_addresses, names_in
+from ingero.transport.certificates import kept_certificate, names_in
+from ingero.transport.local.machine_names import machine_addresses
 from ingero.transport.tls import (
     ClientTls,
     ServerTls,

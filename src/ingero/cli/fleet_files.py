@@ -28,7 +28,7 @@ from ingero.errors import ConfigError
 from ingero.files import create_private, replace_file
 from ingero.storage.enrolment import EnrolmentFile
 from ingero.storage.place import make_own_folder
-from ingero.transport.certificates import local_names, machine_addresses, names_in
+from ingero.transport.certificates import names_in
 from ingero.transport.enrolment.authority import (
     OPERATOR_DAYS,
     SERVER_DAYS,
@@ -38,6 +38,7 @@ from ingero.transport.enrolment.authority import (
     private_pem,
 )
 from ingero.transport.listen import parse_address
+from ingero.transport.local.machine_names import local_names, machine_addresses
 
 RULES = ("ingero-rules", "ingero-cost-rules")
 

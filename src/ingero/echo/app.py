@@ -37,10 +37,11 @@ from ingero.transport.access import Access, Denied
 from ingero.transport.admission import Admission
 from ingero.transport.bearer import AUTHORIZATION, Key, TokenScope
 from ingero.transport.browsers import BrowserGuard
-from ingero.transport.certificates import kept_certificate, local_names
+from ingero.transport.certificates import kept_certificate
 from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.http import HttpListener, denied_response, error_response, json_response
 from ingero.transport.listen import bind, parse_address
+from ingero.transport.local.machine_names import local_names
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp.server_http import otlp_endpoint
 from ingero.transport.tls import ServerTls, is_loopback, renew_context, server_context

@@ -7,7 +7,7 @@ import pytest
 
 from ingero.agent.api.server import DashboardSettings, Serving, start_dashboard
 from ingero.errors import Unavailable
-from ingero.transport.certificates import machine_addresses
+from ingero.transport.local.machine_names import machine_addresses
 
 
 async def served(settings: DashboardSettings) -> Serving:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,10 @@ from ingero.storage.caller import home
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.access import Access
 from ingero.transport.bearer import Key
-from ingero.transport.certificates import (
-    KeptTls,
-    kept_certificate,
-    local_names,
-    machine_addresses,
-    names_in,
-)
 from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import EVERYWHERE, bind, parse_address
+from ingero.transport.local.machine_names import local_names, machine_addresses
 from ingero.transport.tls import (
     KEPT_CERTIFICATE,
     ServerTls,
@@ -50,7 +44,17 @@ class DashboardSettings:
     trusted_network: bool = False  # plaintext beyond this machine, without any token
     keys: tuple[Key, ...] | None = None  # None admits everybody
     host_names: tuple[str, ...] = ()
+    certificate_names: tuple[str, ...] | None = None  # those in `tls`, where they are known
     gpu: GpuInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsedCertificate:
+    """A certificate with the names it is for; `replaced` is the fingerprint of the one before."""
+
+    tls: ServerTls
+    names: tuple[str, ...]
+    replaced: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +89,15 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
         _check_plaintext(settings)
     # bound first: a name that cannot be bound must not get into a certificate
     bound = bind(settings.address)
-    tls = None if settings.plaintext else _certificate(settings, host)
-    context = server_context(tls) if tls else None
-    names = [
-        *settings.host_names,
-        *local_names(settings.node, [host]),
-        *(names_in(tls.cert) if tls else ()),
-    ]
+    used = None if settings.plaintext else dashboard_certificate(settings)
+    context = server_context(used.tls) if used else None
+    own = local_names(settings.node, [host])
+    names = [*settings.host_names, *own, *(used.names if used else ())]
     api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
     guarded = NodeGuard(
         api, settings.node, Access(settings.keys), names, takes_tokens=not settings.trusted_network
     )
-    return await _serve(guarded, bound, context, tls)
+    return await _serve(guarded, bound, context, used)
 
 
 def _check_plaintext(settings: DashboardSettings) -> None:
@@ -118,14 +119,16 @@ async def start_app(app: Any, address: str) -> Serving:
     host, _ = parse_address(address)
     bound = bind(address)
     own = local_names(None, [host])
-    kept = kept_certificate(_certificate_folder(), own, _addresses(host))
-    names = [*own, *names_in(kept.cert)]
-    guarded = NodeGuard(app, socket.gethostname(), Access(None), names)
-    return await _serve(guarded, bound, server_context(kept), kept)
+    kept = _kept(own, host, None)
+    guarded = NodeGuard(app, socket.gethostname(), Access(None), [*own, *kept.names])
+    return await _serve(guarded, bound, server_context(kept.tls), kept)
 
 
 async def _serve(
-    guarded: NodeGuard, bound: socket.socket, context: ssl.SSLContext | None, tls: ServerTls | None
+    guarded: NodeGuard,
+    bound: socket.socket,
+    context: ssl.SSLContext | None,
+    used: UsedCertificate | None,
 ) -> Serving:
     listener = HttpListener(guarded, bound, context)
     await listener.start()
@@ -133,10 +136,10 @@ async def _serve(
     for any_address in ("0.0.0.0", "[::]"):  # noqa: S104 - text
         shown = shown.replace(any_address, socket.gethostname())
     url, own = (
-        f"{'https' if tls else 'http'}://{shown}",
-        fingerprint_of_file(tls.cert) if tls else None,
+        f"{'https' if used else 'http'}://{shown}",
+        fingerprint_of_file(used.tls.cert) if used else None,
     )
-    return Serving(listener, url, own, tls.replaced if isinstance(tls, KeptTls) else None)
+    return Serving(listener, url, own, used.replaced if used else None)
 
 
 async def serve_until_signal(serving: Serving) -> None:
@@ -150,12 +153,26 @@ async def serve_until_signal(serving: Serving) -> None:
     await serving.stop()
 
 
-def _certificate(settings: DashboardSettings, host: str) -> ServerTls:
-    if settings.tls is not None:
-        return ServerTls(cert=settings.tls.cert, key=settings.tls.key, client_ca=settings.client_ca)
-    names = list(dict.fromkeys([*local_names(settings.node, [host]), *settings.host_names]))
+def dashboard_certificate(settings: DashboardSettings) -> UsedCertificate:
+    """Return the certificate of a dashboard; without one, it is created once and kept."""
+    if settings.tls is None:
+        host, _ = parse_address(settings.address)
+        names = list(dict.fromkeys([*local_names(settings.node, [host]), *settings.host_names]))
+        return _kept(names, host, settings.client_ca)
+    tls = ServerTls(cert=settings.tls.cert, key=settings.tls.key, client_ca=settings.client_ca)
+    if settings.certificate_names is not None:
+        return UsedCertificate(tls, settings.certificate_names)
+    from ingero.transport.certificates import names_in  # noqa: PLC0415 - 10 MB of memory
+
+    return UsedCertificate(tls, tuple(names_in(tls.cert)))
+
+
+def _kept(names: list[str], host: str, client_ca: Path | None) -> UsedCertificate:
+    from ingero.transport.certificates import kept_certificate, names_in  # noqa: PLC0415 - 10 MB
+
     kept = kept_certificate(_certificate_folder(), names, _addresses(host))
-    return replace(kept, client_ca=settings.client_ca)
+    tls = ServerTls(cert=kept.cert, key=kept.key, client_ca=client_ca)
+    return UsedCertificate(tls, tuple(names_in(kept.cert)), kept.replaced)
 
 
 def _certificate_folder() -> Path:

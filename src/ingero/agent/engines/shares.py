@@ -4,7 +4,6 @@ Any user can start processes that look like engines and answer slowly, with long
 """
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -44,11 +43,3 @@ def crowd(users: Iterable[int], newcomer: int) -> int | None:
     count = Counter(users)
     user, most = max(count.items(), key=lambda each: each[1], default=(newcomer, 0))
     return user if most > count[newcomer] + 1 else None
-
-
-def user_of(pid: int) -> int:
-    """Return the user that a process runs as; -1 when it is gone."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - one call per process
-    except OSError:
-        return -1

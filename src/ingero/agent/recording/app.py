@@ -33,6 +33,7 @@ TICK_S: Final = 1.0
 # While little happens, the rings of the kernel have room for much longer, and polling is the cost.
 QUIET_POLL_S: Final = 0.2
 QUIET_RECORDS: Final = 200  # per second
+IDLE_POLL_S: Final = 0.5  # while there is no job at all
 _SESSION_COLUMNS: Final = (
     "started_at", "gpu_model", "gpu_driver", "cpu_model", "cpu_cores", "mem_total", "kernel",
     "os_release", "ingero_ver", "pid_filter", "flags", "node", "rank", "local_rank", "world_size",
@@ -60,6 +61,8 @@ class Feed(Protocol):
     def losses(self) -> Mapping[str, int]: ...
 
     def notes(self) -> Sequence[str]: ...
+
+    def is_idle(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -173,8 +176,7 @@ class TraceApp:
                     ticks += 1
                     next_tick_s = max(next_tick_s + TICK_S, now_s)
                     before, counted = counted, self._records()
-                    is_quiet = counted - before < QUIET_RECORDS
-                    pause_s = QUIET_POLL_S if is_quiet else POLL_INTERVAL_S
+                    pause_s = self._pause_s(counted - before)
                 if ends_s is not None and now_s >= ends_s:
                     break
             self._move(on_events)
@@ -182,6 +184,12 @@ class TraceApp:
             return self.view()
         finally:
             self._finish()
+
+    def _pause_s(self, records: int) -> float:
+        """Return the time until the next poll, by the records of the last second."""
+        if records >= QUIET_RECORDS:
+            return POLL_INTERVAL_S
+        return IDLE_POLL_S if self._feed.is_idle() else QUIET_POLL_S
 
     def _records(self) -> int:
         totals = self.recorder.totals

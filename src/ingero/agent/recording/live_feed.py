@@ -97,6 +97,10 @@ class LiveFeed:
         off = [f"{one.name}: {one.detail}" for one in self.tracer.capabilities() if not one.on]
         return [*off, *self.rings.notes()]
 
+    def is_idle(self) -> bool:
+        """Return whether no process is traced and no job writes a ring."""
+        return not self.tracer.processes() and not self.rings.pids()
+
     def close(self) -> None:
         """Remove the probes."""
         self.rings.close()

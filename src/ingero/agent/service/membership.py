@@ -16,7 +16,7 @@ from ingero.files import PRIVATE, read_regular, replace_file
 from ingero.storage.caller import home
 from ingero.storage.place import make_own_folder
 from ingero.transport.bearer import read_token_file
-from ingero.transport.certificates import expiry_s, machine_addresses
+from ingero.transport.certificates import expiry_s
 from ingero.transport.enrolment.authority import NODE_DAYS, kept_key, signing_request
 from ingero.transport.enrolment.client import (
     FleetAddress,
@@ -26,6 +26,7 @@ from ingero.transport.enrolment.client import (
     renew,
     try_push,
 )
+from ingero.transport.local.machine_names import machine_addresses
 
 RENEW_AT: Final = 2 / 3  # of its life is left when a certificate is renewed
 _DAY_S: Final = 86400.0

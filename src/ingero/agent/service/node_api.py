@@ -2,7 +2,11 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from ingero.agent.api.server import DashboardSettings, serve_until_signal, start_dashboard
 from ingero.agent.host.gpu import Gpus
@@ -10,11 +14,17 @@ from ingero.agent.host.identity import default_node
 from ingero.agent.host.machine import driver_version
 from ingero.agent.service.link import BEAT_S, Beat, PartLink
 from ingero.children.memory import return_freed_memory
+from ingero.children.output import output_of
+from ingero.children.process import module_command
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.node_api import GpuInfo
-from ingero.errors import Unavailable
+from ingero.errors import AuthError, Unavailable
 from ingero.transport.bearer import read_keys
 from ingero.transport.tls import ServerTls
+
+_CERTIFICATE: Final = "ingero.cli.node_certificate"
+_CERTIFICATE_S: Final = 60.0
+_MAX_SAID_BYTES: Final = 1 << 20
 
 
 def api_settings(config: IngeroConfig, database: Path) -> DashboardSettings:
@@ -35,9 +45,48 @@ def api_settings(config: IngeroConfig, database: Path) -> DashboardSettings:
     )
 
 
+class CertificateOrder(msgspec.Struct):
+    """What the process that finds or makes the certificate is started with."""
+
+    address: str
+    node: str
+    cert: str | None = None
+    key: str | None = None
+
+
+class NodeCertificate(msgspec.Struct):
+    """What that process prints."""
+
+    cert: str = ""
+    key: str = ""
+    names: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def with_certificate(settings: DashboardSettings) -> DashboardSettings:
+    """Return the settings with a certificate and its names; raises AuthError.
+
+    Another process reads it: what reads certificates would add 10 MB to this one for good.
+    """
+    order = CertificateOrder(settings.address, settings.node)
+    if settings.tls is not None:
+        order.cert, order.key = str(settings.tls.cert), str(settings.tls.key)
+    command = module_command(_CERTIFICATE, msgspec.json.encode(order).decode())
+    said = output_of(command, _MAX_SAID_BYTES, _CERTIFICATE_S)
+    try:
+        found = msgspec.json.decode(said, type=NodeCertificate)
+    except msgspec.DecodeError:
+        found = NodeCertificate(problem="the certificate of this node could not be made")
+    if not found.cert:
+        raise AuthError(found.problem)
+    tls = ServerTls(cert=Path(found.cert), key=Path(found.key))
+    return replace(settings, tls=tls, certificate_names=found.names)
+
+
 async def run_api(config: IngeroConfig, database: Path, link: PartLink) -> None:
     """Serve until SIGTERM."""
-    serving = await start_dashboard(api_settings(config, database))
+    settings = await asyncio.to_thread(with_certificate, api_settings(config, database))
+    serving = await start_dashboard(settings)
     beating = asyncio.create_task(_beat(serving.url, link))
     try:
         await serve_until_signal(serving)
