@@ -12,6 +12,7 @@ import duckdb
 import pytest
 from tests.support.echo_service import TOKEN, Reply, RunningEcho
 from tests.support.questions_data import score
+from tests.support.stores import only_files
 from tests.support.tls_files import Authority
 from tests.support.waiting import PATIENCE_S, until
 
@@ -210,6 +211,7 @@ async def in_loop(call: Callable[[], None]) -> None:
     call()
 
 
+@only_files
 def test_f098_the_audit_trail_has_digests_and_no_token_is_anywhere(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from tests.support.echo_samples import metrics_body
-from tests.support.stores import store_settings
+from tests.support.stores import only_files, store_settings
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.otlp.rows import Signal
@@ -122,6 +122,7 @@ async def test_a_query_that_exhausts_memory_costs_at_most_the_store_process(tmp_
         await engine.stop()
 
 
+@only_files
 async def test_the_smallest_store_loads_and_answers(tmp_path: Path) -> None:
     engine = Engine(settings(tmp_path, address_space_bytes=1 << 30))
     await engine.start()
@@ -222,6 +223,7 @@ async def test_what_waits_from_before_counts_as_backlog(tmp_path: Path) -> None:
     await engine.stop()
 
 
+@only_files
 async def test_a_database_that_is_not_ours_stops_the_start_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "echo.db").write_bytes(b"SQLite format 3\0" + bytes(8192))
     with pytest.raises(StoreError, match=r"cannot open .*echo\.db"):

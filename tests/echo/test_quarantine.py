@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from tests.support.echo_samples import metrics_body
 from tests.support.echo_service import RunningEcho
 from tests.support.picky_database import FATAL_METRIC, REFUSED_METRIC, create_picky
+from tests.support.stores import only_files
 from tests.support.waiting import until
 
 from ingero.cli.commands.services.echo import echo as command
@@ -29,6 +30,7 @@ def metric_of(echo: RunningEcho, name: str) -> float:
     )
 
 
+@only_files
 def test_a_refused_request_is_set_aside_and_loading_goes_on(tmp_path: Path) -> None:
     create_picky(tmp_path / "echo.db")
     with RunningEcho(tmp_path) as echo:
@@ -52,6 +54,7 @@ def test_a_refused_request_is_set_aside_and_loading_goes_on(tmp_path: Path) -> N
     assert run(tmp_path, "list")[1] == "no requests are in quarantine\n"
 
 
+@only_files
 def test_verify_lists_the_quarantine_and_a_stopped_echo_can_be_retried(tmp_path: Path) -> None:
     create_picky(tmp_path / "echo.db")
     with RunningEcho(tmp_path) as echo:
@@ -68,6 +71,7 @@ def test_verify_lists_the_quarantine_and_a_stopped_echo_can_be_retried(tmp_path:
     assert body.read_bytes() == metrics_body(name=REFUSED_METRIC)
 
 
+@only_files
 def test_a_request_that_ends_the_store_process_is_set_aside_after_some_restarts(
     tmp_path: Path,
 ) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -82,17 +82,11 @@ class Answered(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
 
-class Store(StoreApi, Protocol):
-    """The store and the sequence that it has applied."""
-
-    applied_seq: int
-
-
 @dataclass(slots=True)
 class Asker:
     """One caller with one question."""
 
-    store: Store
+    store: StoreApi
     key: Key
     rates: RateTable
     entry: Entry = field(default_factory=lambda: Entry(""))

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from ingero.contract import names
+from ingero.echo.tools.arrivals import MAX_WRITERS, Places, applied, before_window, between
 from ingero.echo.tools.asker import (
     TIME_PATTERN,
     Answered,
@@ -57,8 +58,6 @@ UNION ALL SELECT seq, idx, ts, cluster_id, node_id, rank, 'straggler_event', NUL
   concat_ws(' ', 'score', attrs->>'$.score', 'threshold', attrs->>'$.threshold',
     attrs->>'$.dominant_signal'), NULL, NULL, NULL, attrs->>'$."{names.EVENT_ID}"'
   FROM events WHERE metric_name IN ('{names.STRAGGLER_EVENT}', {_STRAGGLER_SPANS})"""
-
-_FIRST: Final = "SELECT min(seq) FROM events WHERE received_ts >= make_timestamp($1)"
 
 
 class HistoryQuestion(
@@ -122,7 +121,7 @@ async def event_history(asker: Asker, asked: HistoryQuestion) -> HistoryAnswer:
     arrives later.
     """
     cluster = await asker.cluster(asked.cluster_id, "all")
-    at = _decode(asked.cursor, asker.store.applied_seq)
+    at = _decode(asked.cursor) or _Place({}, await applied(asker))
     where: list[str] = ["cluster_id = $1"]
     params: list[Any] = [cluster]
     for column, value in (
@@ -203,12 +202,12 @@ async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
     applies to the first page only.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
-    at = _decode(asked.cursor, asker.store.applied_seq)
+    at = _decode(asked.cursor)
     params: list[Any] = [cluster]
     where = "cluster_id = $1"
-    if asked.cursor is None:
-        ((first,),) = (await asker.query(_FIRST, [asker.since_us(asked.window)])).rows
-        at = _Place(max(at.low, (first or 1) - 1), at.high)
+    if at is None:
+        newest = await applied(asker)
+        at = _Place(await before_window(asker, asker.since_us(asked.window), newest), newest)
     if asked.node_id is not None:
         params.append(asked.node_id)
         where += f" AND node_id = ${len(params)}"
@@ -229,8 +228,8 @@ async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
 class _Place(msgspec.Struct, array_like=True):
     """A position: requests after `low` up to `high`, rows after the last one returned."""
 
-    low: int
-    high: int
+    low: Places
+    high: Places
     at_ns: int = -1
     seq: int = 0
     idx: int = 0
@@ -245,9 +244,9 @@ class _Page(msgspec.Struct):
 async def _page(
     asker: Asker, source: str, where: str, params: list[Any], at: _Place, limit: int, columns: str
 ) -> tuple[_Page, int]:
-    if at.high <= at.low:  # the previous generation was read to its end: begin the next
-        at = _Place(at.low, asker.store.applied_seq)
-    where = f"{where} AND ts IS NOT NULL AND seq > {at.low} AND seq <= {at.high}"
+    if at.high == at.low:  # the previous generation was read to its end: begin the next
+        at = _Place(at.low, await applied(asker))
+    where = f"{where} AND ts IS NOT NULL AND {between(at.low, at.high)}"
     after = (
         ""
         if at.at_ns < 0
@@ -280,14 +279,15 @@ def _encode(place: _Place) -> str:
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(place)).decode().rstrip("=")
 
 
-def _decode(cursor: str | None, applied: int) -> _Place:
+def _decode(cursor: str | None) -> _Place | None:
     if cursor is None:
-        return _Place(0, applied)
+        return None
     try:
         place = msgspec.msgpack.decode(
             base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=_Place
         )
-        if min(place.low, place.high, place.seq, place.idx) >= 0 and -(2**62) < place.at_ns < 2**62:
+        numbers = [*place.low.values(), *place.high.values(), place.seq, place.idx]
+        if min(numbers) >= 0 and len(place.high) <= MAX_WRITERS and abs(place.at_ns) < 2**62:
             return place
     except (ValueError, msgspec.DecodeError):
         pass

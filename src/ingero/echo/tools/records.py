@@ -13,16 +13,16 @@ from ingero.echo.tools.asker import Asker, Column
 MAX_RECORDS: Final = 200_000
 NEARLY_ALL: Final = 0.999
 _WHERE: Final = "FROM nccl_ops WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"
-_EXTENT: Final = f"SELECT count(*), min(seq) {_WHERE}"
-_FROM_SEQ: Final = f"SELECT approx_quantile(seq, $3) {_WHERE}"
+_EXTENT: Final = f"SELECT count(*), epoch_us(min(received_ts)) {_WHERE}"
+_FROM_US: Final = f"SELECT approx_quantile(epoch_us(received_ts), $3) {_WHERE}"
 _COLUMNS: Final = f"""SELECT node_id, job_id, coalesce(global_rank, rank) AS global_rank, rank,
   nranks, coalesce(comm_id_hash, '') AS comm, comm_seq, op_type, peer, bytes, gpu_duration_ns,
   stream, lateness_ms, coalesce(provider, '') AS provider, coalesce(gpu_model, '') AS gpu_model,
   epoch_ns(ts) AS end_ns,
   coalesce(epoch_ns(start_ts), epoch_ns(ts) - (duration_ms * 1e6)::BIGINT) AS start_ns, duration_ms,
   weight
-{_WHERE} AND seq >= $3 AND ts IS NOT NULL AND op_type IS NOT NULL AND rank IS NOT NULL
-  AND nranks IS NOT NULL"""
+{_WHERE} AND received_ts >= make_timestamp($3) AND ts IS NOT NULL AND op_type IS NOT NULL
+  AND rank IS NOT NULL AND nranks IS NOT NULL"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ async def load_records(asker: Asker, cluster: str, window: str) -> Records | Non
     notes = []
     if total > MAX_RECORDS:
         share = 1.0 - MAX_RECORDS / total
-        first = int((await asker.query(_FROM_SEQ, [*params, share])).rows[0][0])
+        first = int((await asker.query(_FROM_US, [*params, share])).rows[0][0])
         notes.append(
             f"computed from about the newest {MAX_RECORDS} of {total} records; use a shorter "
             "window for all"

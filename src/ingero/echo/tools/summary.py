@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from ingero.echo.tools.arrivals import applied, before_window, between
 from ingero.echo.tools.asker import Answered, Asked, Asker, iso, question, records
 from ingero.echo.tools.scores import load_scores
 from ingero.echo.tools.stragglers import rank_stragglers
@@ -13,11 +14,11 @@ SILENT_S: Final = 60.0
 TOP: Final = 5
 _EXTENT: Final = """SELECT count(*) AS events, count(DISTINCT node_id) AS nodes,
   count(DISTINCT metric_name) AS metrics, epoch_us(max(received_ts)) AS newest_us,
-  min(seq) AS first_seq, count(DISTINCT causal_chain_id) AS chains
+  count(DISTINCT causal_chain_id) AS chains
 FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"""
 _CHAINS: Final = """SELECT chain_id, node_id, severity, summary, root_cause, top_frame
 FROM causal_chains
-WHERE cluster_id = $1 AND seq >= $2
+WHERE cluster_id = $1 AND {arrived}
 ORDER BY CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END,
   detected_at DESC"""
 
@@ -82,7 +83,9 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
     (extent,) = records(await asker.query(_EXTENT, [cluster, since_us]))
     scores = await load_scores(asker, cluster, asked.window)
     slow, notes = await rank_stragglers(asker, cluster, asked.window, scores)
-    chains = records(await asker.query(_CHAINS, [cluster, extent["first_seq"] or 0], TOP + 1))
+    newest = await applied(asker)
+    arrived = between(await before_window(asker, since_us, newest), newest)
+    chains = records(await asker.query(_CHAINS.format(arrived=arrived), [cluster], TOP + 1))
     newest_us = extent["newest_us"]
     is_silent = [
         newest_us is not None and newest_us - node.seen_us > SILENT_S * 1e6 for node in scores.nodes

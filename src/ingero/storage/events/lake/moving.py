@@ -11,7 +11,8 @@ from ingero.errors import StoreError
 from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 from ingero.storage.events.lake.catalogue import Catalogue
 from ingero.storage.events.lake.connection import attach
-from ingero.storage.events.lake.store import migrate_lake, stored_from, writer_identity
+from ingero.storage.events.lake.store import migrate_lake, writer_identity
+from ingero.storage.events.numbering import own_key, stored_from
 from ingero.storage.events.schema import META, TABLES
 from ingero.storage.events.store import first_line
 from ingero.storage.events.table import Table
@@ -78,7 +79,7 @@ def _moved(
     for key in _STATE:
         connection.execute(
             "INSERT INTO meta SELECT ?, coalesce(max(value), 0) FROM file.meta WHERE key = ?",
-            [f"{key}/{number}", key],
+            [own_key(key, number), key],
         )
     connection.execute("COMMIT")
     return moved

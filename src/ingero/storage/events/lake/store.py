@@ -21,12 +21,12 @@ from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 from ingero.storage.events.lake.catalogue import Catalogue
 from ingero.storage.events.lake.connection import NAME, attach
 from ingero.storage.events.migrate import LAKE_MIGRATIONS, migrate
+from ingero.storage.events.numbering import NUMBER_SHIFT, own_key, stored_from
 from ingero.storage.events.store import DIGEST_AGE_US, EventStore, Loaded, first_line, time_column
 from ingero.storage.journal.frames import Frame
 
 log = logging.getLogger(__name__)
 
-NUMBER_SHIFT: Final = 48  # of a request's number; below are the requests of one writer
 DAY_US: Final = 86_400 * 1_000_000
 _PARTITIONED: Final = ("events", "nccl_ops")
 _TIDY_EVERY_S: Final = 300.0
@@ -204,7 +204,7 @@ class LakeStore(EventStore):
         self._execute("INSERT INTO meta VALUES (?, ?)", [self._own(key), value])
 
     def _own(self, key: str) -> str:
-        return f"{key}/{self._number}"
+        return own_key(key, self._number)
 
 
 def tidy_statements(now_us: int) -> list[str]:
@@ -247,11 +247,6 @@ def is_trouble(error: duckdb.Error) -> bool:
         return False
     # what PostgreSQL refuses has no class of its own
     return type(error) is duckdb.Error or isinstance(error, duckdb.OperationalError)
-
-
-def stored_from(number: int) -> int:
-    """Return the number below the first request of a writer in the tables."""
-    return number << NUMBER_SHIFT
 
 
 def migrate_lake(connection: duckdb.DuckDBPyConnection) -> None:

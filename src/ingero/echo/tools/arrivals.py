@@ -1,0 +1,38 @@
+"""Ranges of requests in order of arrival, each writer of the store by itself.
+
+Requests of one writer are numbered as they arrive, but those of two writers cannot be compared. So
+a place in what arrives has one number for each writer.
+"""
+
+from typing import Final
+
+from ingero.echo.tools.asker import Asker
+from ingero.storage.events.numbering import NUMBER_SHIFT, stored_from
+
+MAX_WRITERS: Final = 64  # in a cursor that somebody hands in
+Places = dict[int, int]  # by writer: the number of a request in the tables
+_APPLIED: Final = """SELECT coalesce(TRY_CAST(split_part(key, '/', 2) AS BIGINT), 0) AS writer,
+  max(value) AS seq FROM meta WHERE key = 'applied_seq' OR key LIKE 'applied_seq/%' GROUP BY 1"""
+_FIRST: Final = f"""SELECT seq >> {NUMBER_SHIFT} AS writer, min(seq) - 1 AS seq FROM events
+WHERE received_ts >= make_timestamp($1) GROUP BY 1"""
+
+
+async def applied(asker: Asker) -> Places:
+    """Return the last request of each writer."""
+    rows = (await asker.query(_APPLIED, [])).rows
+    return {int(writer): stored_from(int(writer)) + int(seq) for writer, seq in rows}
+
+
+async def before_window(asker: Asker, since_us: int, newest: Places) -> Places:
+    """Return the last request of each writer before a time; its newest if none came since."""
+    rows = (await asker.query(_FIRST, [since_us])).rows
+    return newest | {int(writer): int(seq) for writer, seq in rows}
+
+
+def between(after: Places, until: Places) -> str:
+    """Return the condition for requests after one place and up to another."""
+    ranges = [
+        f"(seq > {after.get(writer, stored_from(writer))} AND seq <= {last})"
+        for writer, last in sorted(until.items())
+    ]
+    return f"({' OR '.join(ranges) or 'false'})"
