@@ -8,10 +8,12 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -174,10 +176,8 @@ class DemoCluster:
     def named(self) -> list[Verdict]:
         """Return everybody whom Fleet has called slow since it started, once each."""
         try:
-            found = self._get(FLEET_EPISODES, EpisodeList).episodes
-            episodes = [
-                self._get(FLEET_EPISODE.format(episode=each.episode), Episode) for each in found
-            ]
+            listed = self._get(FLEET_EPISODES, EpisodeList).episodes
+            episodes = [found for each in listed if (found := self._episode(each.episode))]
         except (OSError, msgspec.DecodeError) as error:
             raise Unavailable(f"Fleet cannot say whom it has named: {error}") from None
         return [
@@ -185,6 +185,15 @@ class DemoCluster:
             for each in episodes
             if any(moment.verdict.state is VerdictState.STRAGGLER for moment in each.verdicts)
         ]
+
+    def _episode(self, name: str) -> Episode | None:
+        """Return an episode; None for a suspicion that was dropped after it was listed."""
+        try:
+            return self._get(FLEET_EPISODE.format(episode=name), Episode)
+        except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                return None
+            raise
 
     def _get(self, path: str, kind: type[T]) -> T:
         url = f"http://{self.addresses['threshold']}{path}"
