@@ -29,6 +29,12 @@ async def before_window(asker: Asker, since_us: int, newest: Places) -> Places:
     return newest | {int(writer): int(seq) for writer, seq in rows}
 
 
+async def arrived_since(asker: Asker, since_us: int) -> str:
+    """Return the condition for requests that arrived since a time."""
+    newest = await applied(asker)
+    return between(await before_window(asker, since_us, newest), newest)
+
+
 def between(after: Places, until: Places) -> str:
     """Return the condition for requests after one place and up to another."""
     ranges = [

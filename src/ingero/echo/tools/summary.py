@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from ingero.echo.tools.arrivals import applied, before_window, between
+from ingero.echo.tools.arrivals import arrived_since
 from ingero.echo.tools.asker import Answered, Asked, Asker, iso, question, records
 from ingero.echo.tools.scores import load_scores
 from ingero.echo.tools.stragglers import rank_stragglers
@@ -83,8 +83,7 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
     (extent,) = records(await asker.query(_EXTENT, [cluster, since_us]))
     scores = await load_scores(asker, cluster, asked.window)
     slow, notes = await rank_stragglers(asker, cluster, asked.window, scores)
-    newest = await applied(asker)
-    arrived = between(await before_window(asker, since_us, newest), newest)
+    arrived = await arrived_since(asker, since_us)
     chains = records(await asker.query(_CHAINS.format(arrived=arrived), [cluster], TOP + 1))
     newest_us = extent["newest_us"]
     is_silent = [
