@@ -165,6 +165,18 @@ async def test_a_log_that_is_away_for_long_means_no_quorum_and_then_a_return_wit
     assert len(shared.processor.clusters["train"].roster.rows) == NODES
 
 
+async def test_nodes_that_pushed_while_the_log_was_away_are_known_before_its_first_tick() -> None:
+    world = Replicas("a", "b")
+    await world.until_ready()
+    world.log.is_away = True
+    push_scores(world)
+    await world.seconds(10)
+    world.log.is_away = False
+    await world.seconds(5)  # nobody pushes again meanwhile
+    counts = world.services["a"].processor.clusters["train"].counts
+    assert (counts["active"], counts["silent"]) == (NODES, 0)
+
+
 async def test_entries_that_were_trimmed_lead_to_a_snapshot() -> None:
     world = Replicas("a", "b")
     await world.until_ready()
@@ -178,6 +190,7 @@ async def test_entries_that_were_trimmed_lead_to_a_snapshot() -> None:
     await world.seconds(2)
     replica = world.replica("b")
     assert (replica.counters.missed, len(world.digests())) == (1, 1)
+    assert replica.counters.reloads == 1
 
 
 async def test_a_report_is_described_once_and_packed_afterwards() -> None:
