@@ -9,6 +9,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ import msgspec
 import pytest
 import redis
 from aiohttp import web
+from tests.support.pushes import loopback_config, protobuf
 from tests.support.replica_processes import Replica, Senders
 from tests.support.valkey import engine, watched_pair
 
+from ingero.contract.otlp.body import Encoding
 from ingero.contract.replicas.entries import Tick, decode_entry
+from ingero.fleet.app import FleetService
 
 pytestmark = [
     pytest.mark.e2e,
@@ -266,3 +270,43 @@ async def test_what_a_killed_sender_did_not_send_is_sent_by_the_next_one_once(
             assert any(episode in body for body in received)
             assert len(received) == len(set(received))
     await runner.cleanup()
+
+
+async def test_a_state_that_differs_is_healed_on_a_real_engine(tmp_path: Path) -> None:
+    with engine(tmp_path / "engine") as server:
+        url = f"valkey://127.0.0.1:{server.port}"
+        services = [
+            FleetService(loopback_config(cluster_log={"url": url, "replica": name}, **QUICK))
+            for name in "abc"
+        ]
+        try:
+            for service in services:
+                await service.start()
+            found = [service.replica for service in services if service.replica is not None]
+            await until(lambda: all(each.is_ready for each in found), 30, "not ready")
+            pushing = asyncio.create_task(_push(services))
+            await until(lambda: services[2].processor.served("train").quorum_met, 30, "no quorum")
+            await until(lambda: any(each.counters.snapshots for each in found), 30, "no snapshot")
+            cluster = services[1].processor.clusters["train"]
+            cluster.threshold = replace(cluster.threshold, ema=0.2)
+            healed_s = await until(lambda: found[1].counters.reloads, 60, "not healed")
+            print(f"a state that differs was replaced after {healed_s:.1f} s")
+            await asyncio.sleep(5)
+            pushing.cancel()
+            await until(lambda: len({each.shared.digest() for each in found}) == 1, 9, "differs")
+            assert [each.shared.agreement.mismatches for each in found] == [0, 1, 0]
+        finally:
+            for service in services:
+                await service.stop()
+
+
+async def _push(services: list[FleetService]) -> None:
+    """Ten nodes push in turns to all replicas."""
+    turn = 0
+    while True:
+        for node in range(10):
+            body = protobuf(f"n{node}", 0.9 + node / 1000, sent_ns=time.time_ns())
+            intake = services[(node + turn) % len(services)].intake
+            intake.push(body, Encoding.PROTOBUF, "train", time.monotonic(), time.time_ns())
+        turn += 1
+        await asyncio.sleep(0.5)
