@@ -163,7 +163,7 @@ def _channels(registry: MemberRegistry, effect: Column, policy: VerdictPolicy) -
     # What was waited for some time ago is no reason to suspect anybody now.
     waits = (waited > enough) & (advance_effect(rows, np.arange(size)) >= policy.gate)
     if waits.any():
-        waits &= is_own_delay(rows, effect)
+        waits &= is_own_delay(rows, _surely(registry, effect))
     over = np.stack(((cusum > limit) & ~always, stall > STALL_LIMIT, chronic, waits), axis=1)
     holding = np.stack(
         (
@@ -196,10 +196,20 @@ def _has_effect(registry: MemberRegistry, effect: Column, policy: VerdictPolicy)
     fast = is_certain & is_persistent(rows, between_alarms) & (plain | lasting)
     chosen = np.select(
         [channel == FAST, channel == STALL, channel == ADVANCE],
-        [fast, stalls_more_than_peers(rows), has_advance(rows, effect, policy)],
+        [fast, stalls_more_than_peers(rows), has_advance(rows, _surely(registry, effect), policy)],
         default=True,
     )
     return np.asarray(chosen, bool)
+
+
+def _surely(registry: MemberRegistry, effect: Column) -> Column:
+    """Return the effect without its error in cohorts that are too small to compare members.
+
+    A stage of a pipeline that gets its data late is waited for, too, and its own time is noisy.
+    """
+    rows, size = registry.rows, registry.rows.size
+    is_small = registry.cohorts.is_small[rows.cohort[:size]]
+    return effect - np.where(is_small, margin_of_error(rows, np.arange(size)), 0.0)
 
 
 def _is_calm(rows: MemberRows, effect: Column, policy: VerdictPolicy) -> Mask:

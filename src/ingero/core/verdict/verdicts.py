@@ -47,7 +47,9 @@ LATE_NEXT_STEP: Final = "nothing: the job does not lose time by it"
 QUEUED_LONGER, QUEUE_NOISE = 0.5, 0.02  # of the loss, and of the usual time in the queue
 QUEUE_NOISES = 2.0  # mean distances from the usual time in the queue
 AHEAD_LOST = 0.5  # of the delay, or of all that the host was ahead by
-HARMLESS = 0.9  # quantile of what peers enqueue late by without starting late
+# Quantiles of what peers enqueue late by without starting late: what is excused, and what a delay
+# must exceed to say anything.
+HARMLESS, FAR_AHEAD = 0.75, 0.9
 MEASURED_BY: Final[dict[str, str]] = {
     CollectiveSource.EBPF: "host time between probes and waits for the GPU; "
     "the NCCL plugin would measure the GPU's own time",
@@ -150,19 +152,20 @@ def _with_loss(verdict: Verdict, loss: Loss) -> Verdict:
 def _class_of(
     registry: MemberRegistry, index: int, peers: Index, loss: Loss, before: Verdict | None
 ) -> CauseClass:
-    rows = registry.rows
+    rows, cohorts = registry.rows, registry.cohorts
     if before is not None and before.cause_class is not CauseClass.UNKNOWN:
         return before.cause_class
+    queued = _class_by_queue(rows, index, loss)
     if rows.channel[index] == STALL:
         placed = (
             None
-            if do_steps_stall(rows, registry.cohorts, index)
-            else _class_by_queue(rows, index, loss) or _class_where_it_arises(rows, index, peers)
+            if do_steps_stall(rows, cohorts, index)
+            else queued or _class_where_it_arises(rows, index, peers)
         )
         return placed or CauseClass.STALL
-    if rows.channel[index] != CHRONIC and is_now_and_then(rows, registry.cohorts, index):
+    if rows.channel[index] != CHRONIC and is_now_and_then(rows, cohorts, index):
         return CauseClass.STALL
-    return _class_by_queue(rows, index, loss) or cause_of(rows, index, peers)
+    return queued or cause_of(rows, index, peers)
 
 
 def _steps_said(loss: Loss) -> str:
@@ -192,7 +195,8 @@ def _class_where_it_arises(rows: MemberRows, index: int, peers: Index) -> CauseC
     """Compare at the place of the step that the job waits at most; None without whole steps.
 
     A host may enqueue late without any consequence: that much is excused, as far as peers show it.
-    Where that is more than all of the delay, hosts are far ahead and the place tells nothing.
+    Where more than all of the delay is nothing unusual, hosts are far ahead and the place tells
+    nothing.
     """
     count = int(rows.late_frames[index])
     places = np.arange(max(count - FRAMES, 0), count) % FRAMES
@@ -204,9 +208,13 @@ def _class_where_it_arises(rows: MemberRows, index: int, peers: Index) -> CauseC
     theirs = rows.enqueue_late_s[peers]
     # A peer that started early, because it waits for this one, did not enqueue late by that.
     harmless = np.maximum(np.fmin(theirs, theirs - rows.start_late_s[peers]), 0.0)
-    excused = float(np.nanquantile(harmless, HARMLESS)) if np.isfinite(harmless).any() else 0.0
+    excused, usual = (
+        np.nanquantile(harmless, (HARMLESS, FAR_AHEAD)).tolist()
+        if np.isfinite(harmless).any()
+        else (0.0, 0.0)
+    )
     start_s, enqueue_s = float(np.mean(start[late])), float(np.mean(enqueue[late]))
-    if excused > start_s and enqueue_s >= 0.5 * start_s:
+    if usual > start_s and enqueue_s >= 0.5 * start_s:
         return None
     return CauseClass.HOST if enqueue_s - excused >= 0.5 * start_s else CauseClass.COMPUTE
 
