@@ -2,8 +2,10 @@
 
 import logging
 import time
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.episode_world import EpisodeWorld
 from tests.support.pushes import loopback_config
@@ -94,3 +96,27 @@ async def test_an_old_or_damaged_state_is_not_used(
     assert old.verdicts.clusters == {}
     old.judgement.engine_states.load(time.time())
     assert set(old.verdicts.clusters) == {"c"}
+
+
+async def test_a_state_of_another_version_is_relearned_and_names_nobody_falsely(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_s = time.time() - IN_EPISODE
+    first = EpisodeWorld(service(tmp_path), start_s=start_s).run(IN_EPISODE)
+    (before,) = named(first)
+    await first.service.judgement.stop()
+    (file,) = (tmp_path / "engines").glob("*.state")
+    stored = msgspec.msgpack.decode(file.read_bytes())
+    other = zlib.compress(msgspec.msgpack.encode(["0.0.1", None]))
+    assert stored["state"] != other
+    file.write_bytes(msgspec.msgpack.encode(stored | {"state": other}))
+    with caplog.at_level(logging.INFO):
+        second = restarted(first, tmp_path, start_s)
+    said = [record for record in caplog.records if record.message == "relearning"]
+    assert any("0.0.1" in str(vars(record)) for record in said), caplog.text
+    for _ in range(12):
+        assert {verdict.node for verdict in named(second.run(10))} <= {"n5"}
+    others = [
+        each for key, each in second.service.episodes.episodes.items() if key != before.episode
+    ]
+    assert {each.verdict.node for each in others} <= {"n5"}
