@@ -8,12 +8,12 @@ from tests.core.verdict.test_verdict_words import POLICY, world
 
 from ingero.contract.verdict import CauseClass, VerdictState
 from ingero.core.verdict import baseline, residuals
-from ingero.core.verdict.advance_channel import _learn, is_own_delay
+from ingero.core.verdict.advance_channel import _learn, close_advances, is_own_delay
 from ingero.core.verdict.decision import _keeps_peers_waiting, decide
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.events import fleet_events
-from ingero.core.verdict.events.describe import describe_fleet_event
-from ingero.core.verdict.events.groups import Groups
+from ingero.core.verdict.events.describe import describe_fleet_event, describe_group
+from ingero.core.verdict.events.groups import Group, Groups
 from ingero.core.verdict.events.structural import Recurrences
 from ingero.core.verdict.loss import Loss
 from ingero.core.verdict.members import Member, MemberRegistry
@@ -354,3 +354,32 @@ def test_steps_wait_since_their_first_sample() -> None:
     (frame,) = buffer.close(cohort_of, live, wait_s, 15.0)
     assert frame.batch.member.tolist() == [0, 1]
     assert buffer.close(cohort_of, live, wait_s, 99.0) == []
+
+
+@pytest.mark.parametrize(
+    ("used", "count", "is_learned"),
+    [(0, 28, False), (0, 29, True), (20, 38, False), (20, 39, True)],
+)
+def test_advances_are_learned_after_the_warm_up_and_with_twice_as_many(
+    used: int, count: int, is_learned: bool
+) -> None:
+    registry = world()
+    rows = registry.rows
+    rows.state[:8], rows.advance_learned[:8], rows.advance_samples[:8] = HEALTHY, used, count
+    rows.advance_history[:8, :count] = 0.02
+    rows.advance_bias[:8], rows.advance_scale[:8], rows.advance_k[:8] = 0.02, 0.01, 1.0
+    rows.advance_limit[:8], rows.advance_sum[:8], rows.advance_count[:8] = 10.0, 0.02, 1
+    close_advances(rows, registry.cohorts, np.arange(8), POLICY, np.full(8, 30.0))
+    assert (rows.advance_learned[0] == count + 1) == is_learned
+
+
+@pytest.mark.parametrize(
+    ("kind", "node", "cause"),
+    [("stage", "", CauseClass.STRUCTURAL), ("node", "v", CauseClass.FLEET),
+     ("rack", "", CauseClass.FLEET)],
+)  # fmt: skip
+def test_a_stage_that_is_slow_together_is_structural(
+    kind: str, node: str, cause: CauseClass
+) -> None:
+    found = describe_group(world(), Group(kind, "v", 50.0, 60.0, [0, 1, 2], 4), POLICY)
+    assert (found.node, found.cause_class, found.shared) == (node, cause, f"{kind} v")
