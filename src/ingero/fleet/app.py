@@ -139,6 +139,7 @@ class FleetService:
         """Bind every listener and serve; raise IngeroError and leave nothing open."""
         try:
             self.judgement.load()
+            self.receiver.refuses = "" if self.replica is None else self.replica.why_not
             self.receiver.sinks = self.exporters.build(self.config)
             if self.enrolment is not None:  # a certificate may have expired while Fleet was down
                 self.enrolment.certificates.check(datetime.now(UTC))
@@ -156,7 +157,6 @@ class FleetService:
             self._tasks.append(asyncio.create_task(renewing))
         self.judgement.start()
         if self.replica is not None:
-            self.receiver.refuses = self.replica.why_not
             self.replica.start()
         self._ready = True
         self._listeners.warn()
@@ -254,7 +254,7 @@ class FleetService:
             except Exception:  # one failed tick must not stop all later ones
                 self.failed_ticks += 1
                 log.exception("tick_failed")
-            if self.processor.counters.defaulted and not self._warned_defaulted:
+            if self.intake.counters.defaulted and not self._warned_defaulted:
                 self._warned_defaulted = True
                 log.warning(
                     "cluster_defaulted",

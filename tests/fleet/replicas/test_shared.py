@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.fleet.replicas.test_replicas import push_scores, run_job
+from tests.support.alert_sink import alert_sink
 from tests.support.pushes import loopback_config
 from tests.support.replicas import Replicas
 
@@ -152,3 +153,32 @@ def test_files_for_what_the_log_keeps_are_refused() -> None:
         with pytest.raises(ConfigError, match="the replicas keep this state together"):
             loopback_config(cluster_log=log, processors={"ingero": {"verdict": {key: "/tmp/x"}}})
     assert loopback_config(cluster_log="valkey://h").cluster_log.url == "valkey://h"
+
+
+async def test_an_alert_is_sent_by_one_replica_and_by_the_next_one_when_it_is_gone() -> None:
+    async with alert_sink() as sink:
+        target = {"webhook": {"url": sink.url, "max_per_minute": 60}}
+        world = Replicas("a", "b", **QUICK, alerts={"targets": target})
+        await world.until_ready()
+        await run_job(world, 70)
+        services = {name: service.judgement.alerts for name, service in world.services.items()}
+        first, second = services["a"], services["b"]
+        assert first is not None
+        assert second is not None
+        assert [len(each.queues["webhook"]) for each in (first, second)] == [1, 1]
+        await second.deliver(world.now_s)
+        assert sink.requests == []
+        await first.deliver(world.now_s)
+        assert len(sink.requests) == 1
+        await world.seconds(1)
+        assert len(second.queues["webhook"]) == 0  # it was told
+        for _ in range(12):  # the alert ends, and its sender is gone
+            if len(second.queues["webhook"]) == 0:
+                await run_job(world, 10, slow=False)
+        assert [len(each.queues["webhook"]) for each in (first, second)] == [1, 1]
+        del world.services["a"]
+        await world.seconds(8)
+        await second.deliver(world.now_s)
+        assert len(sink.requests) == 2
+        for each in (first, second):
+            await each.stop()
