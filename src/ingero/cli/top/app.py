@@ -219,7 +219,7 @@ class TopApp(App[IngeroError]):
         """Return since when, and how long until more can be said."""
         parts = []
         if line.since is not None:
-            parts.append(f"since {ago(max(self.state.at - line.since, 0.0))}")
+            parts.append(f"for {ago(max(self.state.at - line.since, 0.0))}")
         ranks = view.summary.ranks
         if ranks.learning:
             wait = "" if ranks.ready_s is None else f", about {ago(ranks.ready_s)} more"
