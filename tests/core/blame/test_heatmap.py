@@ -248,6 +248,7 @@ def test_the_paper_holds_rows_legend_and_what_is_written_beside_them() -> None:
     [
         (3, 40, 22, 24), (3, 41, 21, 24), (3, MAX_COLUMNS, 6, 24), (3, 1, 22, 24),
         (25, 5, 22, 24), (26, 5, 22, 23), (62, 5, 22, 10), (MAX_ROWS, 5, 22, 10),
+        (3, 53, 16, 24), (27, 5, 22, 22),
     ],
 )  # fmt: skip
 def test_cells_shrink_with_their_number(rows: int, columns: int, width: int, height: int) -> None:

@@ -194,14 +194,15 @@ def test_a_worker_stalls_when_it_does_so_far_more_often(
 
 
 def test_long_stalls_count_where_short_ones_are_as_frequent() -> None:
-    """Four stalls each; those of the first are fifty times as long: 200 against 6 × 4 and 0.24."""
+    """Four stalls each; the first must lose six times as much as the others, and 0.24 more."""
     stalls = np.zeros((3, 40), bool)
     stalls[0, :4] = stalls[1, 4:8] = stalls[2, 8:12] = True
     height = np.where(stalls, 1.0, 0.0)
     nobody = np.zeros(3, bool)
     assert not _stalling(stalls, height, nobody).any()
-    height[0] *= 50
-    assert _stalling(stalls, height, nobody).tolist() == [True, False, False]
+    for longer, found in ((6.1, True), (6.0, False)):
+        height[0] = np.where(stalls[0], longer, 0.0)
+        assert _stalling(stalls, height, nobody).tolist() == [found, False, False]
     height[0] = np.where(stalls[0], 1.0, 0.0)
     height[0, 0] = 1e6
     assert not _stalling(stalls, height, nobody).any(), "one long pause is no habit"
