@@ -21,7 +21,7 @@ PACE_PICTURE = DOCS / "pictures" / "real-jobs.svg"
 LOSS_PICTURE = DOCS / "pictures" / "real-jobs-loss.svg"
 _HEAD = (
     "| job | slowed | step | the job lost | named after | class | said loss | others named "
-    "| right |"
+    "| right | commit |"
 )
 _FAULTS = {
     "gpu": "{gpu:.0%} more GPU work",
@@ -65,6 +65,7 @@ def _cells(row: Row) -> list[str]:
         _said(row),
         others,
         right,
+        row["commit"],
     ]
 
 
