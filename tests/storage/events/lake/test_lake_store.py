@@ -20,6 +20,7 @@ from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.lake import connection as lake_connection
 from ingero.storage.events.lake.store import DAY_US, LakeStore, is_trouble, tidy_statements
 from ingero.storage.events.opening import open_store
+from ingero.storage.events.schema import TABLES
 from ingero.storage.journal.frames import Frame
 
 MEMORY = 512 << 20
@@ -81,8 +82,13 @@ def test_one_writer_maintains_the_lake_and_another_follows(opened: Open) -> None
     assert one.scalar("SELECT count(*) FROM applied_requests") == 0
     assert one.scalar("SELECT count(*) FROM meta WHERE key LIKE 'applied_seq/%'") == 1
     assert one._meta("applied_seq") == 2
-    for statement in tidy_statements(START_US):
-        one._execute(statement)
+    with closing(two.cursor()) as reader:
+        assert reader.execute("SELECT count(*) FROM events").fetchall() == [(6,)]
+        for statement in tidy_statements(START_US):
+            one._execute(statement)
+        for table in TABLES:  # files that were merged and rows that moved do not trouble readers
+            reader.execute(f"SELECT count(*) FROM {table.name}").fetchall()
+        assert reader.execute("SELECT count(*) FROM events").fetchall() == [(6,)]
     one.close()
     assert two.owns_upkeep()
 

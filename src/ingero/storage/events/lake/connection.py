@@ -13,7 +13,6 @@ from ingero.storage.events.migrate import literal
 from ingero.storage.events.store import first_line
 
 NAME: Final = "lake"  # under which the lake is attached
-INLINED_ROWS: Final = 1000  # an insert of fewer rows goes into the catalogue, not into a file
 _EXTENSIONS: Final = ("ducklake", "postgres_scanner", "httpfs")
 _RETRIES: Final = 100  # a commit that meets another one is tried again this often
 
@@ -96,7 +95,7 @@ def _statements(address: LakeAddress, secrets: LakeSecrets, *, read_only: bool) 
             options |= {"ENDPOINT": literal(address.s3_endpoint), "URL_STYLE": "'path'"}
         listed = ", ".join(f"{name} {value}" for name, value in options.items())
         statements.append(f"CREATE SECRET files (TYPE s3, {listed})")
-    inlining = "READ_ONLY" if read_only else f"DATA_INLINING_ROW_LIMIT {INLINED_ROWS}"
+    mode = "READ_ONLY" if read_only else "DATA_INLINING_ROW_LIMIT 0"  # see migrate_lake
     return [
         *statements,
         "CREATE SECRET lake (TYPE ducklake, "
@@ -104,7 +103,7 @@ def _statements(address: LakeAddress, secrets: LakeSecrets, *, read_only: bool) 
         f"METADATA_SCHEMA {literal(address.schema)}, "
         "METADATA_PARAMETERS MAP {'TYPE': 'postgres', 'SECRET': 'catalogue'})",
         f"SET ducklake_max_retry_count = {_RETRIES}",
-        f"ATTACH 'ducklake:lake' AS {NAME} ({inlining})",
+        f"ATTACH 'ducklake:lake' AS {NAME} ({mode})",
         f"USE {NAME}",
     ]
 

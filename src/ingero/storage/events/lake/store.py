@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 DAY_US: Final = 86_400 * 1_000_000
 _PARTITIONED: Final = ("events", "nccl_ops")
+# Tables whose few rows per load go into the catalogue instead of a file. Partitioned tables must
+# not: when their rows are flushed, readers in other processes look for a table that is gone.
+_INLINED: Final = ("meta", "applied_requests")
+_INLINED_ROWS: Final = 1000
 _TIDY_EVERY_S: Final = 300.0
 # a query lasts at most minutes, so nobody reads a snapshot or a file that is older
 _KEPT_MINUTES: Final = 15
@@ -257,6 +261,11 @@ def migrate_lake(connection: duckdb.DuckDBPyConnection) -> None:
                 connection.execute(
                     f"ALTER TABLE {table} SET PARTITIONED BY "
                     "(year(received_ts), month(received_ts), day(received_ts))"
+                )
+            for table in _INLINED:
+                connection.execute(
+                    f"CALL {NAME}.set_option('data_inlining_row_limit', {_INLINED_ROWS}, "
+                    f"table_name => '{table}')"
                 )
     except duckdb.Error as error:
         raise StoreError(f"cannot create the tables of the lake: {first_line(error)}") from None
