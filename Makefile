@@ -124,6 +124,10 @@ e2e-image: $(READY) peers-images ## build the image twice and run Fleet, Echo an
 e2e-packages: $(READY) peers-charts ## build the deb, install it for real, run it and remove it again (needs root and Debian 12; DIST=folder of a release)
 	INGERO_TEST_PACKAGES=1 INGERO_TEST_DIST=$(DIST) $(BIN)/pytest tests/release/test_packages.py
 
+.PHONY: e2e-k8s
+e2e-k8s: $(READY) peers-k8s ## install the charts on a real kubelet and containerd: all probes, a push, a named rank, upgrade, 200 nodes, uninstall (needs root)
+	INGERO_TEST_K8S=1 $(BIN)/pytest -p no:xdist -v -s tests/e2e/test_kubernetes.py
+
 .PHONY: e2e-kernels
 e2e-kernels: $(READY) peers-kernels peers-images ## boot Debian's stock kernels in an emulator: every probe loads, and every call is counted (takes minutes)
 	bench/peers/aarch64.sh

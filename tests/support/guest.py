@@ -107,7 +107,8 @@ def main() -> None:
         result |= {"checks": checked()} | counted()
     except Exception:  # noqa: BLE001 - told to whoever started the machine
         result["error"] = traceback.format_exc()
-    print(f"\nRESULT {json.dumps(result)}", flush=True)
+    for _ in range(3):  # a message of the kernel may get into the middle of a line
+        print(f"\nRESULT {json.dumps(result)}", flush=True)
     ctypes.CDLL(None).reboot(POWER_OFF)
 
 

@@ -1,5 +1,6 @@
 """Boots a kernel with a root file system in memory, in an emulator; the guest prints a result."""
 
+import contextlib
 import json
 import os
 import stat
@@ -13,10 +14,10 @@ TRAILER: Final = "TRAILER!!!"
 # of a Debian root: what a guest without packages, users and languages does not need
 LEFT_OUT: Final = ("usr/share/", "var/", "boot/", "dev/", "proc/", "sys/", "tmp/", "run/")
 MACHINES: Final = {
-    "amd64": ["qemu-system-x86_64", "-cpu", "max", "-append", "console=ttyS0 panic=-1 quiet"],
+    "amd64": ["qemu-system-x86_64", "-cpu", "max", "-append", "console=ttyS0 panic=-1 loglevel=1"],
     "arm64": [
         "qemu-system-aarch64", "-machine", "virt", "-cpu", "cortex-a72",
-        "-append", "console=ttyAMA0 panic=-1 quiet",
+        "-append", "console=ttyAMA0 panic=-1 loglevel=1",
     ],
 }  # fmt: skip
 
@@ -112,7 +113,10 @@ def boot(machine: str, kernel: Path, root: Path, timeout_s: float) -> dict[str, 
         timeout=timeout_s,
         check=False,
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert lines, f"the guest said nothing: {done.stdout[-3000:]}{done.stderr[-1000:]}"
-    found: dict[str, Any] = json.loads(lines[0].removeprefix("RESULT "))
-    return found
+    for line in done.stdout.splitlines():
+        # a message of the kernel may be in the middle of one; the guest says it more than once
+        with contextlib.suppress(json.JSONDecodeError):
+            if line.startswith("RESULT "):
+                found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+                return found
+    raise AssertionError(f"the guest said nothing: {done.stdout[-3000:]}{done.stderr[-1000:]}")
