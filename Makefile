@@ -224,6 +224,10 @@ scoreboard-seeds: $(READY) ## check the gates on many untuned seeds (SEEDS=a-b; 
 pictures: $(READY) ## take the screenshots of Fleet's page in docs/pictures (needs Chromium)
 	nice $(BIN)/python -m bench.pictures
 
+.PHONY: recordings
+recordings: $(READY) ## ask `ingero blame` about recordings of real jobs and sixty windows of them, and compare with the jobs' own steps
+	nice $(BIN)/python -m tests.support.recording_score
+
 .PHONY: bench-fleet
 bench-fleet: $(READY) ## measure what a push costs Fleet, compared with a constant answer and plain ASGI; PASS or FAIL per requirement
 	$(BIN)/python -m bench.fleet_push

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.recording_score import read_recordings, score
 from tests.support.shared_data import recorded_rings, shared
 
 from ingero.core.blame.answer import Answer
@@ -68,3 +69,14 @@ def test_the_slow_rank_of_a_job_is_named_with_class_and_loss(
         assert culprit.loss_error is not None
         bound = max(0.01, 0.2 * loss, culprit.loss_error)
         assert culprit.loss == pytest.approx(loss, abs=bound)
+
+
+@pytest.mark.parametrize("job", ["ddp", "accum", "fsdp", "pp"])
+def test_windows_cut_out_of_a_slow_job_are_told_right(job: str) -> None:
+    """Rank, class and "at most" hold in 15 to 30 seconds; `make recordings` cuts sixty windows."""
+    recording = next(
+        each for each in read_recordings(shared(f"data/nccl-jobs/{job}")) if each.faults
+    )
+    found = score(recording, windows=2)
+    assert (found.asked, found.wrong) == (3, [])
+    assert found.covered == found.bars

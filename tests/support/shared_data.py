@@ -18,6 +18,11 @@ def shared(relative: str) -> Path:
 
 def recorded_rings(recording: str, folder: Path) -> list[Path]:
     """The ring files of a recorded job such as `ddp/healthy`, unpacked into `folder`, by rank."""
-    with tarfile.open(shared(f"data/nccl-jobs/{recording}.tar.xz")) as archive:
+    return unpack_rings(shared(f"data/nccl-jobs/{recording}.tar.xz"), folder)
+
+
+def unpack_rings(path: Path, folder: Path) -> list[Path]:
+    """The ring files of an archive, unpacked into `folder`, by rank."""
+    with tarfile.open(path) as archive:
         archive.extractall(folder, filter="data")
     return sorted(path for path in folder.rglob("ingero-nccl-*") if path.is_file())

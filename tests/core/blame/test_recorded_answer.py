@@ -47,7 +47,7 @@ def test_a_late_host_is_named_with_all_that_is_known() -> None:
     (culprit,) = answer.culprits
     assert (culprit.worker, culprit.rank, culprit.node) == ("rank 2", 2, "c")
     assert (culprit.cause, culprit.at_most, culprit.period) == (CauseClass.HOST, False, None)
-    assert (culprit.loss, culprit.loss_error) == (pytest.approx(8 / 108), pytest.approx(0))
+    assert (culprit.loss, culprit.loss_error) == (pytest.approx(8 / 108), pytest.approx(0.003))
     assert (culprit.excess, culprit.excess_s) == (pytest.approx(8 / 108), pytest.approx(8 * MS))
     assert culprit.steps == (ONSET, STEPS - 1)
     # Collectives end after a quarter and a half of their step; the first step begins at 1 s.

@@ -18,7 +18,7 @@ from ingero.core.blame.record_fixes import Fixer
 from ingero.core.blame.recorded.charges import charge_of, classify_lateness
 from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
 from ingero.core.blame.recorded.lateness import Lateness
-from ingero.core.blame.recorded.loss import COSTLY, Loss, measure_loss
+from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, Loss, block_error, measure_loss
 from ingero.core.blame.recorded.spells import Spell
 from ingero.core.blame.recorded_job import RecordedJob
 from ingero.core.blame.suspects import Suspect
@@ -26,7 +26,7 @@ from ingero.core.blame.suspects import Suspect
 JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
 STANDS_OUT = 5.0  # times what other ranks add by chance, for a rank that is charged
-BESIDE_SLOW_STAGE = 1 / 3  # of its excess: stages next to a slow one hide work in their waiting
+BESIDE_SLOW_STAGE = 0.4  # of its excess: stages next to a slow one hide work in their waiting
 VICTIM = 0.75  # of the excess of another rank: the most that a rank can have by waiting for it
 SIDE_EFFECT = 0.2  # of what another rank costs in the same steps: its consequence
 
@@ -122,7 +122,9 @@ def _by_queue(job: RecordedJob, step: float) -> list[Blamed]:
     spell = find_gpu_bound(job.lateness, job.measured.workers.period_s)
     if spell is None:
         return []
-    charge = spell.suspect.excess_s
+    # Hosts that wait for a slow GPU are late in turn: it costs at most what all of them add.
+    added = np.nanmean(job.lateness.advance_s[:, spell.begin : spell.end], axis=1)
+    charge = max(spell.suspect.excess_s, float(np.nansum(added)))
     _, host_s, gpu_s = _class_of(job, spell)
     loss = Loss(step, None, charge, None)
     return [Blamed(spell, CauseClass.COMPUTE, charge, loss, host_s, gpu_s)]
@@ -143,9 +145,23 @@ def _by_replay(job: RecordedJob, fixer: Fixer) -> list[Blamed]:
         if job.exact_ends and not fixer.can_replay:
             charge = _mean_excess(spell)
         if charge >= NOTICEABLE * job.step_s:
+            charge = min(charge, _latest(job, spell))
             loss = Loss(job.step_s, None, charge, None)
             found.append(Blamed(spell, cause, charge, loss, host_s, gpu_s))
-    return found
+    return _without_side_effects(found)
+
+
+def _latest(job: RecordedJob, spell: Spell) -> float:
+    """Return how late a worker comes at most where it meets its replicas, in seconds per step.
+
+    The job waits no longer for it. In a pipeline, own time also counts what other stages hide.
+    """
+    if job.places is None or not job.places.is_pair.any():
+        return np.inf
+    late = job.places.start_s[spell.worker, spell.begin : spell.end]
+    late = np.where(job.places.is_pair[spell.worker] | np.isnan(late), 0.0, late).max(axis=1)
+    most = float(late.mean()) + SIGMAS * block_error(late, lambda part: float(part.mean()))
+    return most if most >= COSTLY * job.step_s else np.inf
 
 
 def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]:

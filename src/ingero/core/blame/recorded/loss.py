@@ -23,6 +23,7 @@ BLOCK_STEPS = 100  # the wander of a noisy job shows between blocks of so many s
 MIN_BLOCKS = 4
 MIN_PIECES = 3
 SIGMAS = 2.0
+PACE_FLOOR = 0.003  # of the step: the pace of two phases does not repeat better than this
 CLEAR = 3.0  # standard errors of a rise that is believed
 HIGHEST = 0.98  # means are cut at this quantile, or above the stalls of the slow worker
 COSTLY = 0.015  # of the step: a smaller change is no loss
@@ -127,16 +128,16 @@ def _phase_error(slow: Floats, calm: Floats, centre: Callable[[Floats], float]) 
     The pace of a noisy job wanders: a short phase differs from others like equally long pieces of
     the longer phase differ from each other.
     """
-    errors = [_block_error(slow, centre), _block_error(calm, centre)]
+    errors = [block_error(slow, centre), block_error(calm, centre)]
     for index, (one, other) in enumerate(((slow, calm), (calm, slow))):
         pieces = len(other) // max(1, len(one))
         if pieces >= MIN_PIECES:
             centres = [centre(part) for part in np.array_split(other, pieces)]
             errors[index] = max(errors[index], float(np.std(centres, ddof=1)))
-    return float(np.hypot(errors[0], errors[1]))
+    return float(np.hypot(np.hypot(errors[0], errors[1]), PACE_FLOOR / SIGMAS * centre(slow)))
 
 
-def _block_error(values: Floats, centre: Callable[[Floats], float]) -> float:
+def block_error(values: Floats, centre: Callable[[Floats], float]) -> float:
     """Return the standard error of a centre from blocks as long as the wander of the job."""
     blocks = max(len(values) // BLOCK_STEPS, MIN_BLOCKS)
     centres = [centre(part) for part in np.array_split(values, blocks) if len(part)]
@@ -155,7 +156,7 @@ def find_rise(period_s: Floats) -> int | None:
     split = int(drift.argmin()) + CALM_STEPS
     before, after = values[:split], values[split:]
     rise = float(np.median(after) - np.median(before))
-    error = np.hypot(_block_error(before, _median), _block_error(after, _median))
+    error = np.hypot(block_error(before, _median), block_error(after, _median))
     if rise <= max(CLEAR * float(error), COSTLY * float(np.median(before))):
         return None
     return int(known[split])
