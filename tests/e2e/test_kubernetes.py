@@ -1,8 +1,9 @@
 """The charts on a real kubelet and containerd: from `helm install` to a named rank, and back.
 
 `make e2e-k8s` runs it; it needs root and the programs of `make peers-k8s`. It was not run yet.
-Commands of the quickstart are run as they are printed. GPUs are advertised by hand, ranks are stand-ins that call
-the real NCCL plugin; kubelet, containerd, probes, agent, Fleet and Echo are real.
+Commands of the quickstart are run as they are printed. GPUs are advertised by hand, ranks are
+stand-ins that call the real NCCL plugin; kubelet, containerd, probes, agent, Fleet and Echo are
+real.
 """
 
 import json
