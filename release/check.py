@@ -126,7 +126,7 @@ def _demo(ingero: list[str], home: str, artefact: Path, parts: str) -> None:
 
 def _run(command: list[str], environment: dict[str, str]) -> str:
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=600, check=False
+        command, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -19,7 +19,7 @@ EXCESS = 0.15  # more GPU time of the slow rank
 POLL_S = 0.25
 BEHIND_S = 26.0  # so that the clock is right again when all ranks are judged
 PUSH_S = 4.0  # of health scores, and the timeout of every push: a second while the clock hurries
-TIMEOUT_S = 120.0  # for each of: learning, naming
+TIMEOUT_S = 300.0  # for each of: learning, naming; a crowded machine needs minutes
 NEXT = """
 Next:
   ingero demo --keep                      look around, slow and heal ranks with keys
