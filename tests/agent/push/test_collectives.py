@@ -16,10 +16,10 @@ from ingero.agent.push.collectives import (
     PLACE_AGAIN_S,
     LiveCollectives,
     LivePolicy,
-    RankPlace,
     choose_rows,
 )
 from ingero.agent.push.metrics import _collective_families
+from ingero.agent.push.rank_report import RankPlace
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.otlp.values import MetricsRequest

@@ -22,11 +22,12 @@ from ingero.agent.processes.info import pod_of
 from ingero.agent.push.cause_metrics import cause_families, chain_families
 from ingero.agent.push.chains import ChainReports
 from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
-from ingero.agent.push.collectives import LiveCollectives, RankPlace
+from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.connect import Connections
 from ingero.agent.push.engines import EngineFeed, engine_families, watch_engines
 from ingero.agent.push.loop import SHUTDOWN_TIMEOUT_S, LoopSettings, PushLoop
 from ingero.agent.push.rank_processes import AskedClient, watched
+from ingero.agent.push.rank_report import RankPlace
 from ingero.agent.push.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.push.spans import EpisodeSpans
 from ingero.agent.push.step_feed import StepFeed

@@ -20,8 +20,8 @@ import numpy as np
 
 from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch, RecentBatches, Rows
 from ingero.agent.push.counters import LiveCounters
+from ingero.agent.push.rank_report import RankPlace, own_times_of
 from ingero.contract.collective import COLLECTIVE_OPS, CollectiveRecord, CollectiveSource
-from ingero.contract.measurements.own_time import OwnTime
 from ingero.contract.measurements.ranks import RankReport, encode_rank
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import problem_with_id
@@ -34,7 +34,6 @@ from ingero.core.collectives.step_points import (
     JOB_POINTS_PER_S,
     POINTS_PER_S,
     StepGroups,
-    StepPoints,
     share_of_rank,
 )
 from ingero.core.collectives.step_sample import StepSample, Weights
@@ -67,14 +66,6 @@ class Client(Protocol):
     """A push client of either protocol."""
 
     async def push(self, request: MetricsRequest) -> PushReply: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlace:
-    """The GPU and the pod of a rank, as others call them; empty where not known."""
-
-    gpu_uuid: str = ""
-    pod: str = ""
 
 
 @dataclass(slots=True)
@@ -295,7 +286,7 @@ class LiveCollectives:
             gpu_uuid=rank.place.gpu_uuid or None,
             pod=rank.place.pod or None,
         )
-        return RankReport(identity, _own_times(points, source), tuple(records))
+        return RankReport(identity, own_times_of(points, source), tuple(records))
 
     def _follow_place(self, rank: _Rank, batch: RankBatch, now_s: float) -> None:
         """Look up where a rank runs, until its GPU is known."""
@@ -396,26 +387,3 @@ def _widest(rows: Collectives) -> tuple[int, int]:
         return (0, 0)
     at = int(rows.nranks.argmax())
     return int(rows.nranks[at]), int(rows.rank[at])
-
-
-def _own_times(points: StepPoints, source: CollectiveSource) -> tuple[OwnTime, ...]:
-    times = points.times
-    return tuple(
-        OwnTime(
-            step=None if step < 0 else step,
-            count=points.count,
-            own_ms=own * 1e3,
-            idle_ms=idle * 1e3,
-            span_ms=span * 1e3,
-            end_ns=end,
-            source=source,
-        )
-        for step, own, idle, span, end in zip(
-            times.step.tolist(),
-            times.own_s.tolist(),
-            times.idle_s.tolist(),
-            times.span_s.tolist(),
-            times.end_ns.tolist(),
-            strict=True,
-        )
-    )
