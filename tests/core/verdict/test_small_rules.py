@@ -8,7 +8,7 @@ import pytest
 from tests.core.verdict.test_verdict_words import PEERS, POLICY, world
 
 from ingero.contract.verdict import Verdict, VerdictState
-from ingero.core.verdict.decision import _find_stalls
+from ingero.core.verdict.decision import _find_stalls, _surely
 from ingero.core.verdict.engine import EngineCounters, VerdictEngine
 from ingero.core.verdict.episodes import REFRESH_S, Episodes
 from ingero.core.verdict.events.describe import describe_group
@@ -24,7 +24,7 @@ from ingero.core.verdict.table import (
     SUSPECT,
 )
 from ingero.core.verdict.verdicts import describe_member
-from ingero.core.verdict.what_if import most_lost
+from ingero.core.verdict.what_if import _stalled_share, most_lost
 from ingero.errors import ConfigError
 
 
@@ -264,3 +264,23 @@ def test_samples_without_a_step_number_are_taken_with_the_next_tick() -> None:
     assert np.isnan(engine.registry.rows.last_log_own[:3]).all()
     engine.tick(100.0)
     assert engine.registry.rows.last_log_own[:3] == pytest.approx(1.0)
+
+
+def test_single_long_steps_bound_what_a_job_loses_by_stalls() -> None:
+    """Every tenth step takes twice as long: 9.1 % are lost, and no bound is below that."""
+    spans_s = np.where(np.arange(40) % 10 == 0, 0.1, 0.05)
+    share = _stalled_share(spans_s)
+    assert 1 - 0.05 / spans_s.mean() < share < 0.2
+    assert _stalled_share(np.full(40, 0.05)) == 0.0
+    assert _stalled_share(spans_s[:2]) == 0.0
+
+
+def test_a_stage_of_a_pipeline_must_be_slow_beyond_its_error() -> None:
+    """Members that have peers are compared with these, and need not."""
+    registry = world()
+    size = registry.rows.size
+    registry.rows.scale[:size] = 0.02
+    effect = np.full(size, 0.08)
+    assert _surely(registry, effect).tolist() == effect.tolist()
+    registry.cohorts.is_small[: registry.cohorts.size] = True
+    assert (_surely(registry, effect) < 0.08).all()

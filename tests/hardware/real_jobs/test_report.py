@@ -50,7 +50,7 @@ def test_the_last_row_of_a_fault_is_shown() -> None:
     lines = report.table([older | {"remarks": ["not named"]}, HEALTHY, FAULT]).splitlines()
     assert lines[2:] == [
         "| ddp | rank 6: 6% more GPU work | 41.6 ms | 6.1% ± 0.2% | 9 s | compute | 5.8% ± 0.4% "
-        "| nobody | yes |"
+        "| nobody | yes | abc1234 |"
     ]
 
 
