@@ -133,3 +133,35 @@ def test_many_at_once_are_refused_and_served_later(server: SightServer) -> None:
         client.close()
     until(lambda: sight.describe_waits(os.getpid()) is not None and not sight.problem)
     assert sight._ask(FindEngines()) == Answer(engines=sight.find_engines())
+
+
+# run as another user, whose processes root without capabilities may not read
+POD = """
+import json, subprocess, sys
+from pathlib import Path
+from ingero.agent.sight.asked import AskedSight
+from ingero.agent.sight.own import OwnSight
+
+path, pid = sys.argv[1:]
+print(json.dumps([OwnSight().name_pod(int(pid)), AskedSight(Path(path)).name_pod(int(pid))]))
+"""
+
+
+def test_the_pod_of_a_process_of_another_user_is_named_by_the_recorder(
+    server: SightServer,
+) -> None:
+    environ = os.environ | {"POD_NAME": "worker-0"}
+    rank = subprocess.Popen(["sleep", "60"], env=environ, user=65534)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", POD, str(server.path), str(rank.pid)],
+            preexec_fn=lambda: keep_capabilities(()),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        rank.kill()
+        rank.wait()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["", "worker-0"]

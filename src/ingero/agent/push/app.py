@@ -18,7 +18,6 @@ from ingero.agent.engines.watch import EngineWatch
 from ingero.agent.host import identity as who
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.sockets import own_socket
-from ingero.agent.processes.info import pod_of
 from ingero.agent.push.cause_metrics import cause_families, chain_families
 from ingero.agent.push.chains import ChainReports
 from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
@@ -163,7 +162,7 @@ class Agent:
             return
         loop.lost = lambda: sum(feed.lost for feed in feeds)
         client: PushClient = self._another_client(opened)
-        gpus = GpuSignals()
+        gpus, sight = GpuSignals(), self.options.sight
         if self.config.signals.causes:
             look = self.options.sight.look
             self.causes = CauseWatch(client, self.identity, gpus, look=look)
@@ -176,7 +175,7 @@ class Agent:
             self.identity,
             loop.reporter.receive,
             lambda: self.options.gpu_model or _gpu_model(),
-            lambda pid, local_rank: RankPlace(gpus.uuid(pid, local_rank), pod_of(pid)),
+            lambda pid, local_rank: RankPlace(gpus.uuid(pid, local_rank), sight.name_pod(pid)),
         )
         opened.push_async_callback(_end, asyncio.create_task(self.collectives.run(stop)))
 

@@ -19,6 +19,7 @@ from ingero.agent.sight.messages import (
     DescribeWaits,
     FindEngines,
     Look,
+    NamePod,
     Request,
 )
 from ingero.agent.sight.own import OwnSight
@@ -76,6 +77,13 @@ class AskedSight:
             return self._ask(CountGpus(pid)).count
         except Unavailable:
             return self._own.count_gpus(pid)
+
+    def name_pod(self, pid: int) -> str:
+        """Return the pod that a process runs in; empty where it is not known."""
+        try:
+            return self._ask(NamePod(pid)).text
+        except Unavailable:
+            return self._own.name_pod(pid)
 
     def _ask(self, request: Request, timeout_s: float = ANSWER_S) -> Answer:
         """Return the recorder's answer; raise Unavailable where it gives none."""

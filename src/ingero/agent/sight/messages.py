@@ -40,6 +40,12 @@ class CountGpus(msgspec.Struct, tag="gpus"):
     pid: int
 
 
+class NamePod(msgspec.Struct, tag="pod"):
+    """Say in which pod a process runs."""
+
+    pid: int
+
+
 class Answer(msgspec.Struct):
     """The answer to each of them; `differences` is None where the rank is gone."""
 
@@ -49,4 +55,4 @@ class Answer(msgspec.Struct):
     count: int = 0
 
 
-Request = Look | FindEngines | DescribeWaits | CountGpus
+Request = Look | FindEngines | DescribeWaits | CountGpus | NamePod

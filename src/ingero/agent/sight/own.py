@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ingero.agent.causes.look import GpuReader, RankProcess, look
 from ingero.agent.engines.sight import EngineSight, OwnEngineSight
+from ingero.agent.processes.info import pod_of
 from ingero.contract.causes import Ask
 from ingero.core.causes.ranking import Difference
 
@@ -29,6 +30,8 @@ class Sight(EngineSight, Protocol):
         seconds: float,
     ) -> list[Difference] | None: ...
 
+    def name_pod(self, pid: int) -> str: ...
+
 
 class OwnSight(OwnEngineSight):
     """Looks with the rights of this process."""
@@ -48,3 +51,7 @@ class OwnSight(OwnEngineSight):
     ) -> list[Difference] | None:
         """Return what sets a rank apart; None when it is gone."""
         return look(ask, late, peers, gpus, stop, seconds)
+
+    def name_pod(self, pid: int) -> str:
+        """Return the pod that a process runs in; empty where it is not known."""
+        return pod_of(pid)

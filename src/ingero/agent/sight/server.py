@@ -21,6 +21,7 @@ from ingero.agent.sight.messages import (
     DescribeWaits,
     FindEngines,
     Look,
+    NamePod,
     Request,
 )
 from ingero.agent.sight.own import OwnSight
@@ -93,6 +94,8 @@ class SightServer:
                 return Answer(text=self._sight.describe_waits(pid))
             case CountGpus(pid):
                 return Answer(count=self._sight.count_gpus(pid))
+            case NamePod(pid):
+                return Answer(text=self._sight.name_pod(pid))
 
 
 class _ToldGpus:
