@@ -49,10 +49,19 @@ def install(
     for changing in ("uv_*", "direct_url.json", "REQUESTED"):  # these differ from build to build
         for file in packages.glob(f"*.dist-info/{changing}"):
             file.unlink()
+    _forget_removed(packages)
     if architecture == platform.machine():  # `strip` knows the formats of this machine
         _remove_debugging(packages)
     _write_scripts(wheel, target / "bin", home)
     return packages
+
+
+def _forget_removed(packages: Path) -> None:
+    """Take what was removed out of the lists of files: they hold digests that differ, too."""
+    for record in packages.glob("*.dist-info/RECORD"):
+        lines = record.read_text().splitlines()
+        kept = [line for line in lines if (packages / line.rsplit(",", 2)[0].strip('"')).exists()]
+        record.write_text("\n".join([*kept, ""]))
 
 
 def _remove_debugging(packages: Path) -> None:
