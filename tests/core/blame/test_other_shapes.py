@@ -6,7 +6,7 @@ are recorded without the wait for their data, as NCCL does.
 """
 
 import pytest
-from tests.support.job_shapes import Shape
+from tests.support.job_shapes import Shape, ddp
 from tests.support.other_shapes import context_ring, hybrid, interleaved, sent_experts, zero3
 from tests.support.simulated_job import Fault, Noise, SimulatedJob, simulate
 
@@ -57,3 +57,13 @@ def test_a_late_host_that_a_pipeline_hides_costs_nothing() -> None:
     job, answer = _run(SHAPES["interleaved"], HOST)
     assert abs(job.loss(ONSET)) < 0.005
     assert (answer.culprits, [c.rank for c in answer.late]) == ((), [6])
+
+
+@pytest.mark.parametrize("buckets", [3, 6])
+def test_buckets_of_one_size_do_not_shorten_the_step(buckets: int) -> None:
+    """Only the silence of the host shows where a step begins."""
+    job = simulate(ddp(one_size=True, buckets=buckets), STEPS, [GPU])
+    answer = blame_records(job.columns, True, "test")
+    assert answer.step_time_s == pytest.approx(float(job.step_s[:, 5:].mean()), rel=0.01)
+    assert [(c.rank, str(c.cause)) for c in answer.culprits] == [(5, "compute")]
+    assert answer.culprits[0].loss == pytest.approx(job.loss(ONSET), abs=0.01)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.core.blame.recorded.rhythm import mark_first_calls
 from ingero.core.collectives.columns import Collectives, Ints
 from ingero.core.collectives.matching import Groups
 from ingero.core.collectives.step_pattern import StepCut, StepPattern, cut_steps, find_pattern
@@ -34,6 +35,7 @@ def build_grid(
     collectives: Collectives, groups: Groups, ranks: tuple[int, ...], cohort: NDArray[np.intp]
 ) -> RecordGrid:
     """Find the steps of all ranks and number them alike."""
+    collectives = mark_first_calls(collectives, ranks)
     rows = [np.flatnonzero(collectives.who == code) for code in ranks]
     patterns = _patterns(collectives, rows, cohort)
     step = np.full(len(collectives), -1, np.int64)

@@ -1,0 +1,53 @@
+"""Steps whose calls are all alike, such as gradient buckets of one size: told by their rhythm.
+
+Where every call has the same kind, the kinds do not show where a step begins. The host does: it is
+silent for longer before the first bucket of a step, while it runs the forward pass.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.collectives.columns import Collectives
+from ingero.core.collectives.step_pattern import LIGHT_BYTES
+
+LONGER = 2.5  # times the usual silence between two calls
+REGULAR = 0.9  # of the long silences must be equally many calls apart
+MIN_STEPS = 8
+
+
+def mark_first_calls(collectives: Collectives, ranks: tuple[int, ...]) -> Collectives:
+    """Return the collectives with the first call of each step as a kind of its own: a byte larger.
+
+    Nothing changes unless every rank has calls of one kind alone, beside flags, and one rhythm.
+    """
+    first, periods = np.zeros(len(collectives), bool), set[int]()
+    for who in ranks:
+        rows = np.flatnonzero((collectives.who == who) & (collectives.size_bytes > LIGHT_BYTES))
+        kinds = {
+            len(np.unique(column[rows]))
+            for column in (collectives.op, collectives.size_bytes, collectives.comm)
+        }
+        if kinds != {1} or (collectives.peer[rows] >= 0).any():
+            return collectives
+        rows = rows[np.argsort(collectives.start_ns[rows], kind="stable")]
+        begins, period = _begins(collectives, rows)
+        periods.add(period)
+        if period < 2 or len(periods) > 1:
+            return collectives
+        first[rows[begins]] = True
+    return replace(collectives, size_bytes=collectives.size_bytes + first)
+
+
+def _begins(collectives: Collectives, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], int]:
+    """Return which calls follow a long silence, and how many calls apart; 0 where that varies."""
+    silence = np.diff(collectives.start_ns[rows])
+    if not len(silence):
+        return np.empty(0, np.intp), 0
+    begins = np.flatnonzero(silence > LONGER * np.median(silence)) + 1
+    if len(begins) < MIN_STEPS:
+        return begins, 0
+    apart = np.diff(begins)
+    usual = int(np.median(apart))
+    return begins, usual if float((apart == usual).mean()) >= REGULAR else 0
