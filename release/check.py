@@ -106,10 +106,15 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def _environment(home: str) -> dict[str, str]:
-    """Return an empty home and a path without programs; packages come from the usual place."""
+    """Return an empty home and a path without a compiler; packages come from the usual place."""
     cache = os.environ.get("UV_CACHE_DIR") or str(Path.home() / ".cache" / "uv")
     usual = {k: v for k, v in os.environ.items() if k.upper().startswith(FROM_OUTSIDE)}
-    return usual | {"HOME": home, "PATH": "/nonexistent", "LANG": "C.UTF-8", "UV_CACHE_DIR": cache}
+    programs = Path(home) / "programs"
+    programs.mkdir(exist_ok=True)
+    for name in ("dirname", "realpath"):  # scripts of uv find their Python with these
+        if not (programs / name).exists():
+            (programs / name).symlink_to(shutil.which(name) or name)
+    return usual | {"HOME": home, "PATH": str(programs), "LANG": "C.UTF-8", "UV_CACHE_DIR": cache}
 
 
 def _demo(ingero: list[str], home: str, artefact: Path, parts: str) -> None:
