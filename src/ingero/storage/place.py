@@ -90,7 +90,7 @@ def make_own_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status, link = folder.stat(), folder.lstat()
     except OSError as error:
-        raise StoreError(f"{folder} cannot be used: {error.strerror}") from None
+        raise StoreError(f"cannot use {folder}: {error.strerror}; name another path") from None
     is_ours = {status.st_uid, link.st_uid} <= _owners()
     is_open = status.st_mode & (stat.S_IWOTH | stat.S_IWGRP) and not folder.is_mount()
     if not is_ours or is_open:

@@ -29,7 +29,7 @@ from ingero.contract.nccl_ring import (
     KIND_P2P,
 )
 from ingero.core.collectives.columns import Recorder
-from ingero.core.collectives.plugin_records import SAME_CLOCK, to_collectives
+from ingero.core.collectives.plugin_records import SAME_CLOCK, GpuClock, to_collectives
 
 GPU_BASE = 10**12
 SLOTS, OPS = 16384, 8192
@@ -106,12 +106,18 @@ def test_point_to_point_and_copy_engine_become_collective_columns(start, version
         records = job.records()
         extra = records[records["kind"] != KIND_COLLECTIVE]
         assert extra["kind"].tolist() == [KIND_P2P] * 3 + [KIND_COPY_ENGINE] * (version == 6)
-        columns = to_collectives(extra[:3], Recorder("j", "n", 5), SAME_CLOCK)
+        ahead_ns = (extra["enqueue_ns"].astype(np.int64) - extra["gpu_start_ns"].astype(np.int64))[
+            :3
+        ]
+        clock = GpuClock(int(ahead_ns.max()), 0)  # the GPU began when the host had enqueued
+        columns = to_collectives(extra[:3], Recorder("j", "n", 5), clock)
         assert [columns.ops[code] for code in columns.op] == ["Send", "Recv", "Send"]
         assert columns.peer.tolist() == [0, 1, 2]
         assert columns.size_bytes.tolist() == [1000, 1001, 1002]
         assert columns.seq.tolist() == [-1, -1, -1]
         assert columns.gpu_duration_ns.tolist() == [50, 50, 50]
+        older = to_collectives(extra[:3], Recorder("j", "n", 5), SAME_CLOCK)
+        assert older.gpu_duration_ns.tolist() == [-1, -1, -1], "times of an older operation"
         if version == 6:
             copied = to_collectives(extra[3:], Recorder("j", "n", 5), SAME_CLOCK)
             assert (copied.ops, copied.size_bytes.tolist()) == (("AllGather",), [77])

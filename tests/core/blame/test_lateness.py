@@ -148,6 +148,7 @@ def lateness(start: Floats, enqueue: Floats | None = None, carried: float = 0.0)
         advance,
         np.ones_like(start),
         no_pairs(start),
+        groups(start),
         start.sum(axis=2),
         carried,
     )
@@ -155,6 +156,11 @@ def lateness(start: Floats, enqueue: Floats | None = None, carried: float = 0.0)
 
 def no_pairs(start: Floats) -> NDArray[np.bool_]:
     return np.zeros((len(start), start.shape[2]), bool)
+
+
+def groups(start: Floats) -> NDArray[np.int64]:
+    """Each place has a communicator of its own."""
+    return np.tile(np.arange(start.shape[2]), (len(start), 1))
 
 
 def spell(begin: int = 0, end: int = 10, worker: int = 1) -> Spell:
@@ -332,6 +338,7 @@ def bound(
         advance,
         np.ones_like(start),
         no_pairs(start),
+        groups(start),
         start.sum(axis=2),
         0.0,
     )
@@ -467,7 +474,9 @@ def test_without_overlap_a_late_host_explains_only_what_the_gpu_waited_for() -> 
     start, enqueue = np.zeros((4, 20, 2)), np.zeros((4, 20, 2))
     start[1, :, 1], enqueue[1] = 2.5 * MS, 3 * MS
     for idle, cause in ((4 * MS, CauseClass.HOST), (0.0, CauseClass.COMPUTE)):
-        places = PlaceTables(start, enqueue, start, np.full_like(start, idle), no_pairs(start))
+        places = PlaceTables(
+            start, enqueue, start, np.full_like(start, idle), no_pairs(start), groups(start)
+        )
         assert classify_lateness(places, spell(0, 20), [0, 2, 3])[0] is cause  # type: ignore[index]
 
 
@@ -477,7 +486,7 @@ def test_without_overlap_lateness_is_brought_along_to_the_next_group() -> None:
     start[1], enqueue[1, :, 0] = 2.5 * MS, 3 * MS
     idle = np.zeros_like(start)
     idle[:, :, 0] = 4 * MS
-    places = PlaceTables(start, enqueue, start, idle, no_pairs(start))
+    places = PlaceTables(start, enqueue, start, idle, no_pairs(start), groups(start))
     found = classify_lateness(places, spell(0, 20), [0, 2, 3])
     assert found is not None and found[0] is CauseClass.HOST
     start[1, :, 1] = 5 * MS  # twice as late as its host made it

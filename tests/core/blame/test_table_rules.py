@@ -21,6 +21,7 @@ from ingero.core.blame.recorded.blamed import (
 )
 from ingero.core.blame.recorded.charges import (
     _at_places,
+    _carries,
     _harmless,
     _without_overlap,
     charge_of,
@@ -125,7 +126,8 @@ def lateness(start: Any, *, carried: float = 0.0, group: Any = None, **given: An
     start = np.array(start, float)
     tables = {
         "enqueue_s": np.zeros_like(start), "advance_s": start, "idle_s": np.ones_like(start),
-        "is_pair": np.zeros((len(start), start.shape[2]), bool), **given,
+        "is_pair": np.zeros((len(start), start.shape[2]), bool),
+        "comm": np.zeros((len(start), start.shape[2]), np.int64), **given,
     }  # fmt: skip
     new_s = np.nan_to_num(start).max(axis=2)
     return Lateness(start_s=start, new_s=new_s, carried=carried, group=group, **tables)
@@ -213,7 +215,24 @@ def test_what_a_late_host_explains_without_overlap(
     idle: list[float], gpu: list[float], explained: list[float], found: list[float]
 ) -> None:
     idle_s = np.array([idle, idle, idle])
-    assert _without_overlap(idle_s, np.array(gpu), np.array(explained)).tolist() == found
+    carries = np.tri(2, k=-1, dtype=bool)
+    assert _without_overlap(idle_s, np.array(gpu), np.array(explained), carries).tolist() == found
+
+
+@pytest.mark.parametrize(
+    ("comm", "pairs", "earlier"),
+    [
+        ([7, 7, 9], [0, 0, 0], [[], [], [0, 1]]),  # of one group, they left together
+        ([7, 9, 7], [0, 0, 0], [[], [0], [1]]),
+        ([7, 7, -1], [0, 0, 0], [[], [0], [0, 1]]),  # one group: it may run beside compute
+        ([7, 7, 9], [0, 1, 0], [[], [0], [0, 1]]),  # a pair has another partner
+    ],
+)
+def test_where_lateness_is_brought_along(
+    comm: list[int], pairs: list[int], earlier: list[list[int]]
+) -> None:
+    tables = lateness(np.zeros((1, 1, 3)), comm=np.array([comm]), is_pair=np.array([pairs]) > 0)
+    assert [np.flatnonzero(row).tolist() for row in _carries(tables, 0)] == earlier
 
 
 def test_steps_in_which_a_rank_stalls_tell_why() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.echo_samples import metrics_body
 from tests.support.lakes import lake_for, object_storage, postgres, url_of
-from tests.support.stores import secrets_file
+from tests.support.stores import ON_LAKE, secrets_file
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.otlp.rows import Signal
@@ -70,6 +70,7 @@ async def kill_for(server: object, seconds: float) -> None:
     await asyncio.to_thread(server.start)  # type: ignore[attr-defined]
 
 
+@pytest.mark.skipif(not ON_LAKE, reason="kills servers for a minute: `make e2e-lake`")
 @pytest.mark.timeout(600)
 async def test_acknowledged_is_found_once_whatever_is_killed(
     settings: list[EngineSettings],

@@ -183,6 +183,7 @@ Examples:
   ingero-echo migrate /var/lib/ingero-echo/echo.db \\
       'ducklake:postgres://echo@db.example/echo?data=s3://bucket/echo/' \\
       --store-secrets-file lake.yaml
+  ingero-echo migrate --json echo.db 'ducklake:postgres://echo@db.example/echo?data=/mnt/echo/'
 """,
 )
 @option_of(EchoConfig, "store_secrets_file", "--store-secrets-file", default=None)

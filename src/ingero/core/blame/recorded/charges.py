@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.recorded.lateness import (
@@ -70,24 +71,43 @@ def classify_lateness(
     explains = host_s > _harmless(start[peers], enqueue[peers])
     explained = np.where(explains, host_s, 0.0)
     if not isinstance(places, Lateness):
-        explained = _without_overlap(places.idle_s[spell.worker, part][slow], gpu_s, explained)
+        idle_s = places.idle_s[spell.worker, part][slow]
+        explained = _without_overlap(idle_s, gpu_s, explained, _carries(places, spell.worker))
     place = int(np.nanargmax(gpu_s - explained))
     if gpu_s[place] - explained[place] >= GPU_SHARE * max(gpu_s[peak], 1e-9):
         return CauseClass.COMPUTE, place, float(host_s[place]), float(gpu_s[place])
     return CauseClass.HOST, peak, float(host_s[peak]), float(gpu_s[peak])
 
 
-def _without_overlap(idle_s: Floats, gpu_s: Floats, explained_s: Floats) -> Floats:
+def _without_overlap(
+    idle_s: Floats, gpu_s: Floats, explained_s: Floats, carries: NDArray[np.bool_]
+) -> Floats:
     """Return what a late host explains where collectives do not overlap compute.
 
     It explains nothing where the GPU still had work to do when the call was enqueued. But those who
-    waited for a late host at one place come late to the others whom they meet next.
+    waited for a late host at one place come late to the others whom they meet next, as `carries`
+    says for [place, earlier place].
     """
     explained = np.where(nan_median(idle_s, 0) <= 0.0, 0.0, explained_s)
     delay = np.maximum(np.nan_to_num(np.fmin(explained, gpu_s)), 0.0)
-    before = np.concatenate(([0.0], np.maximum.accumulate(delay)[:-1]))
-    result: Floats = np.maximum(explained, before)
+    result: Floats = np.maximum(explained, np.where(carries, delay, 0.0).max(axis=1))
     return result
+
+
+def _carries(places: PlaceTables, worker: int) -> NDArray[np.bool_]:
+    """Return as [place, earlier place] whether lateness at the earlier one is brought along.
+
+    In a group, the members of one communicator leave a place together. But where a rank has one
+    communicator only, its collectives may run beside its compute, and pairs have other partners.
+    """
+    comm, is_pair = places.comm[worker], places.is_pair[worker]
+    if len(np.unique(comm[comm >= 0])) < 2:
+        leave_together = np.zeros((len(comm), len(comm)), bool)
+    else:
+        leave_together = comm[:, None] == comm[None, :]
+        leave_together &= ~is_pair[:, None] & ~is_pair[None, :]
+    carries: NDArray[np.bool_] = np.tri(len(comm), k=-1, dtype=bool) & ~leave_together
+    return carries
 
 
 def _at_places(places: PlaceTables, table: Floats, worker: int, peers: Sequence[int]) -> Floats:

@@ -36,7 +36,7 @@ class PlaceTables:
     """Seconds as [worker, step, place]: GPU and host against the median of the other members.
 
     `advance_s` is what the last member adds, and `idle_s` how long the GPU had waited for its host
-    at most. `is_pair` is [worker, place]: a send or receive.
+    at most. `is_pair` and `comm` are [worker, place]: a send or receive, and the communicator.
     """
 
     start_s: Floats
@@ -44,6 +44,7 @@ class PlaceTables:
     advance_s: Floats
     idle_s: Floats
     is_pair: NDArray[np.bool_]
+    comm: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,9 @@ def measure_places(
         tables.append(table)
     is_pair = np.zeros((shape[0], shape[2]), bool)
     is_pair[at[0], at[2]] = collectives.peer[rows] >= 0
-    return PlaceTables(tables[0], tables[1], tables[2], tables[3], is_pair)
+    comm = np.full(is_pair.shape, -1)
+    comm[at[0], at[2]] = np.unique(collectives.comm[rows], return_inverse=True)[1]
+    return PlaceTables(tables[0], tables[1], tables[2], tables[3], is_pair, comm)
 
 
 def measure_lateness(
