@@ -5,8 +5,10 @@ from typing import Annotated
 import msgspec
 
 MAX_FOR_S = 30 * 86400.0
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
+# "$" would let a line end pass, and "\Z" is no pattern for readers of the schema in JavaScript
+_ONE_LINE = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=_ONE_LINE)]
+Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=_ONE_LINE)]
 
 
 class SilenceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
