@@ -148,7 +148,7 @@ def test_secrets_get_a_folder_of_their_own(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
     make_own_folder(tmp_path / "a" / "b")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be used: File exists"):
+    with pytest.raises(StoreError, match="File exists; name another path"):
         make_own_folder(tmp_path / "file")
     for mode in (0o777, 0o1777, 0o770, 0o702):
         (tmp_path / "a" / "b").chmod(mode)
