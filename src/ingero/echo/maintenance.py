@@ -16,8 +16,8 @@ from ingero.errors import StoreDamaged, StoreError
 from ingero.files import copy_file
 from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
+from ingero.storage.events.lake.identity import is_in_lake
 from ingero.storage.events.lake.moving import Moved, move_file
-from ingero.storage.events.lake.store import has_identity
 from ingero.storage.events.loading import handle, load_safely, settle
 from ingero.storage.events.migrate import SCHEMA_VERSION
 from ingero.storage.events.store import EventStore
@@ -266,7 +266,7 @@ def move_to_lake(
 @contextmanager
 def _opened(database: Path) -> Iterator[EventStore]:
     """Yield the database, locked while it is in use."""
-    if has_identity(database):
+    if is_in_lake(database):
         raise StoreError(
             f"the data of {database} lies in a lake: its engines back it up, restore and check it"
         )

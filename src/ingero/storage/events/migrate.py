@@ -99,16 +99,6 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
     7: ["ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS engine VARCHAR", *comments(VERDICTS)],
 }
 
-# A lake is created whole: single statements would take a second each. It has no comments on the
-# columns of views.
-LAKE_MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
-    SCHEMA_VERSION: [
-        statement
-        for statement in create_statements()
-        if not any(statement.startswith(f"COMMENT ON COLUMN {view.name}.") for view in VIEWS)
-    ]
-}
-
 
 def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MIGRATIONS) -> int:
     """Upgrade a database, one transaction per version; return the version that it had before."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from ingero.errors import StoreError
 from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.lake.address import LakeSecrets, parse_lake_address
-from ingero.storage.events.lake.store import LakeStore, has_identity
+from ingero.storage.events.lake.store import LakeStore
 from ingero.storage.events.store import EventStore
 
 
@@ -18,9 +18,11 @@ def open_store(
     """
     if not address:
         return DuckDbStore(database, memory_bytes, threads)
-    if database.exists() and not has_identity(database):
+    store = LakeStore(parse_lake_address(address), secrets, database, memory_bytes, threads)
+    if database.exists() and not store.has_written():
+        store.close()
         raise StoreError(
             f"{database} holds events of its own; `ingero-echo migrate {database} STORE` moves "
             "them into the lake, or name another --db-path"
         )
-    return LakeStore(parse_lake_address(address), secrets, database, memory_bytes, threads)
+    return store

@@ -1,13 +1,15 @@
 """Several writers share one lake: PostgreSQL holds its catalogue, a folder its files."""
 
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import duckdb
 import pytest
 from tests.support.echo_samples import metrics_body
-from tests.support.lakes import READER, lake_for, postgres
+from tests.support.lakes import READER, lake_for, postgres, url_of
 from tests.support.stores import writing
 from tests.support.two_tenants import SEED
 
@@ -18,6 +20,10 @@ from ingero.echo.store.sql import run_user_sql
 from ingero.errors import StoreError
 from ingero.storage.events.file_store import DuckDbStore
 from ingero.storage.events.lake import connection as lake_connection
+from ingero.storage.events.lake import moving
+from ingero.storage.events.lake.address import LakeSecrets, parse_lake_address
+from ingero.storage.events.lake.catalogue import Catalogue
+from ingero.storage.events.lake.identity import writer_identity
 from ingero.storage.events.lake.store import DAY_US, LakeStore, is_trouble, tidy_statements
 from ingero.storage.events.opening import open_store
 from ingero.storage.events.schema import TABLES
@@ -181,10 +187,11 @@ def test_a_database_moves_whole_and_its_echo_continues(tmp_path: Path, opened: O
     store.close()
     address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
     with pytest.raises(StoreError, match="holds events of its own; `ingero-echo migrate"):
-        open_store(file, "ducklake:", secrets, MEMORY, 1)
+        open_store(file, url_of(address), secrets, MEMORY, 1)
+    assert verify(file).problems == [], "a start that was refused leaves the file in use"
     moved = {table.table: table for table in move_to_lake(file, address, secrets)}
     assert (moved["events"].rows, moved["audit_log"].rows) == (15, 1)
-    again = LakeStore(address, secrets, file, MEMORY, 1)
+    again = open_store(file, url_of(address), secrets, MEMORY, 1)
     try:
         assert again.applied_seq == 5
         assert again.scalar("SELECT count(*) FROM events") == 18
@@ -211,3 +218,56 @@ def test_a_question_while_the_catalogue_is_away_says_so(opened: Open) -> None:
         assert run_user_sql(cursor, "SELECT count(*) FROM events", None, QueryLimits()).rows == [
             [0]
         ]
+
+
+def test_writers_that_start_together_create_the_lake_once(tmp_path: Path) -> None:
+    address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
+    with ThreadPoolExecutor(3) as threads:
+        stores = list(
+            threads.map(lambda name: LakeStore(address, secrets, tmp_path / name, MEMORY, 1), "abc")
+        )
+    assert len({store.first_seq for store in stores}) == 3
+    for store in stores:
+        store.close()
+
+
+def test_a_move_that_fails_leaves_the_file_in_use(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = opened("other")
+    file = tmp_path / "echo.db"
+    store = DuckDbStore(file, MEMORY, 1)
+    store.load([frame(1, 0)])
+    store.close()
+    address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
+    counts = iter([(3, 1), (0, 0), (2, 1)])  # one of three rows did not arrive
+    monkeypatch.setattr(moving, "_counted", lambda *_: next(counts))
+    with pytest.raises(StoreError, match="2 rows arrived of 3"):
+        move_to_lake(file, address, secrets)
+    monkeypatch.undo()
+    assert verify(file).problems == []
+    assert other.scalar("SELECT count(*) FROM events") == 0
+    assert {table.table: table.rows for table in move_to_lake(file, address, secrets)}[
+        "events"
+    ] == 3
+
+
+def test_an_identity_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "echo.db.writer").write_text("0123")
+    with pytest.raises(StoreError, match="does not name a writer of a lake"):
+        writer_identity(tmp_path / "echo.db")
+
+
+def test_a_missing_client_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    address = parse_lake_address("ducklake:postgres://e@127.0.0.1:1/echo?data=/nowhere")
+    with pytest.raises(StoreError, match=r"pip install 'ingero\[lake\]'"):
+        Catalogue(address, LakeSecrets()).prepare()
+
+
+def test_a_catalogue_that_nobody_serves_is_named(tmp_path: Path) -> None:
+    address = parse_lake_address(f"ducklake:postgres://e@127.0.0.1:1/echo?data={tmp_path}")
+    with pytest.raises(StoreError, match=r"the catalogue on 127\.0\.0\.1:1 does not answer"):
+        LakeStore(address, LakeSecrets(), tmp_path / "echo.db", MEMORY, 1)

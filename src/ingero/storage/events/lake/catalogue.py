@@ -5,6 +5,7 @@ Locks belong to a connection, so they end with the process that held them, howev
 
 import contextlib
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ingero.errors import StoreError
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 MAX_WRITERS: Final = 32_767  # their number takes the upper bits of a request's number
 _UPKEEP: Final = 0  # the number that no writer has stands for the right to maintain the lake
+_STARTING: Final = -1
 _CONNECT_S: Final = 10
+_LOCK_WAIT_MS: Final = 30_000  # for a writer that starts at the same time
 
 
 class Catalogue:
@@ -30,10 +33,19 @@ class Catalogue:
         self._writer: int | None = None
         self._owns_upkeep = False
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other writers from starting meanwhile: creating the same things twice fails."""
+        self._execute("SELECT pg_advisory_lock(%s, %s)", self._lock_class, _STARTING)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(StoreError):  # a connection that broke took the lock along
+                self._execute("SELECT pg_advisory_unlock(%s, %s)", self._lock_class, _STARTING)
+
     def prepare(self) -> None:
         """Create what the lake stands on, and let the reader's role read all that will be there."""
         schema, reader = self._address.schema, self._secrets.reader_user
-        self._execute("SELECT pg_advisory_xact_lock(%s, -1)", self._lock_class)
         self._execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         self._execute(
             f"CREATE TABLE IF NOT EXISTS {schema}.echo_writers "
@@ -93,8 +105,7 @@ class Catalogue:
 
     def _execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement; raise StoreError. After an error the next one connects anew."""
-        import psycopg  # noqa: PLC0415 - an extra that only lakes need
-
+        psycopg = _client()
         try:
             if self._connection is None:
                 self._connection = self._connect()
@@ -108,10 +119,8 @@ class Catalogue:
             ) from None
 
     def _connect(self) -> "psycopg.Connection[Any]":
-        import psycopg  # noqa: PLC0415 - an extra that only lakes need
-
         address = self._address
-        connection = psycopg.connect(
+        connection: psycopg.Connection[Any] = _client().connect(
             host=address.host,
             port=address.port,
             user=address.user,
@@ -122,13 +131,25 @@ class Catalogue:
             connect_timeout=_CONNECT_S,
             application_name="ingero-echo",
             autocommit=True,
+            options=f"-c lock_timeout={_LOCK_WAIT_MS}",
             # a host that vanished gives up its locks after half a minute
             keepalives_idle=10,
             keepalives_interval=5,
             keepalives_count=4,
         )
         if self._writer is not None:  # the old connection took its locks along
-            connection.execute(
-                "SELECT pg_try_advisory_lock(%s, %s)", (self._lock_class, self._writer)
-            )
+            lock = "SELECT pg_try_advisory_lock(%s, %s)"
+            row = connection.execute(lock, (self._lock_class, self._writer)).fetchone()
+            if row is None or not row[0]:
+                connection.close()
+                raise StoreError(f"another Echo has become writer {self._writer} of the lake")
         return connection
+
+
+def _client() -> Any:
+    """Return the client of PostgreSQL, an extra that only lakes need."""
+    try:
+        import psycopg  # noqa: PLC0415
+    except ImportError:
+        raise StoreError("a lake needs psycopg: run `pip install 'ingero[lake]'`") from None
+    return psycopg

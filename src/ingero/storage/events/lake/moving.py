@@ -1,5 +1,6 @@
 """Moving a database file into a lake: everything in one transaction, compared before it ends."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from ingero.errors import StoreError
 from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 from ingero.storage.events.lake.catalogue import Catalogue
 from ingero.storage.events.lake.connection import attach
-from ingero.storage.events.lake.store import migrate_lake, writer_identity
+from ingero.storage.events.lake.identity import mark_moved, writer_identity
+from ingero.storage.events.lake.schema import migrate_lake
 from ingero.storage.events.numbering import own_key, stored_from
 from ingero.storage.events.schema import META, TABLES
 from ingero.storage.events.store import first_line
@@ -41,9 +43,10 @@ def move_file(
     The file stays as it is. Its Echo continues in the lake where its journal ends.
     """
     catalogue = Catalogue(address, secrets)
-    try:
-        catalogue.prepare()
-        number = catalogue.hold_writer(writer_identity(file))
+    with contextlib.closing(catalogue):
+        with catalogue.alone():
+            catalogue.prepare()
+            number = catalogue.hold_writer(writer_identity(file))
         connection = attach(
             address,
             secrets,
@@ -52,16 +55,16 @@ def move_file(
             threads=1,
             also_read=file,
         )
-        try:
-            migrate_lake(connection)
-            catalogue.prepare()
-            return _moved(connection, number, on_table)
-        except duckdb.Error as error:
-            raise StoreError(f"{file} was not moved: {first_line(error)}") from None
-        finally:
-            connection.close()
-    finally:
-        catalogue.close()
+        with contextlib.closing(connection):
+            try:
+                with catalogue.alone():
+                    migrate_lake(connection)
+                    catalogue.prepare()
+                moved = _moved(connection, number, on_table)
+            except duckdb.Error as error:
+                raise StoreError(f"{file} was not moved: {first_line(error)}") from None
+    mark_moved(file)
+    return moved
 
 
 def _moved(

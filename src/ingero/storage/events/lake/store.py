@@ -8,7 +8,6 @@ their own: attached for reading, with a role of PostgreSQL that may only SELECT.
 import contextlib
 import logging
 import time
-import uuid
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +15,11 @@ from typing import Any, Final
 import duckdb
 
 from ingero.errors import StoreError
-from ingero.files import create_private
 from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 from ingero.storage.events.lake.catalogue import Catalogue
 from ingero.storage.events.lake.connection import NAME, attach
-from ingero.storage.events.migrate import LAKE_MIGRATIONS, migrate
+from ingero.storage.events.lake.identity import writer_identity
+from ingero.storage.events.lake.schema import migrate_lake
 from ingero.storage.events.numbering import NUMBER_SHIFT, own_key, stored_from
 from ingero.storage.events.store import DIGEST_AGE_US, EventStore, Loaded, first_line, time_column
 from ingero.storage.journal.frames import Frame
@@ -28,11 +27,6 @@ from ingero.storage.journal.frames import Frame
 log = logging.getLogger(__name__)
 
 DAY_US: Final = 86_400 * 1_000_000
-_PARTITIONED: Final = ("events", "nccl_ops")
-# Tables whose few rows per load go into the catalogue instead of a file. Partitioned tables must
-# not: when their rows are flushed, readers in other processes look for a table that is gone.
-_INLINED: Final = ("meta", "applied_requests")
-_INLINED_ROWS: Final = 1000
 _TIDY_EVERY_S: Final = 300.0
 # a query lasts at most minutes, so nobody reads a snapshot or a file that is older
 _KEPT_MINUTES: Final = 15
@@ -60,15 +54,18 @@ class LakeStore(EventStore):
         self._catalogue = Catalogue(address, secrets)
         self._tidied_s = time.monotonic()
         self._others_us = 0
-        try:
-            self._catalogue.prepare()
-            self._number = self._catalogue.hold_writer(writer_identity(beside))
-            writing = int(memory_bytes * (1 - _MEMORY_OF_READERS))
-            connection = attach(
-                address, secrets, read_only=False, memory_bytes=writing, threads=threads
-            )
-            migrate_lake(connection)
-            self._catalogue.prepare()  # again: the tables that came since can be read too
+        writing = int(memory_bytes * (1 - _MEMORY_OF_READERS))
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._catalogue.close)
+            with self._catalogue.alone():
+                self._catalogue.prepare()
+                self._number = self._catalogue.hold_writer(writer_identity(beside))
+                connection = attach(
+                    address, secrets, read_only=False, memory_bytes=writing, threads=threads
+                )
+                undo.callback(connection.close)
+                migrate_lake(connection)
+                self._catalogue.prepare()  # again: the tables that came since can be read too
             self._readers = attach(
                 address,
                 secrets,
@@ -76,10 +73,12 @@ class LakeStore(EventStore):
                 memory_bytes=memory_bytes - writing,
                 threads=threads,
             )
-        except BaseException:
-            self._catalogue.close()
-            raise
+            undo.pop_all()
         super().__init__(connection, stored_from(self._number))
+
+    def has_written(self) -> bool:
+        """Return whether the lake knows this writer from before."""
+        return bool(self.scalar(f"SELECT count(*) FROM meta WHERE key LIKE '%/{self._number}'"))
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """Return a connection that can only read."""
@@ -225,47 +224,9 @@ def tidy_statements(now_us: int) -> list[str]:
     ]
 
 
-def has_identity(beside: Path) -> bool:
-    """Return whether the Echo whose journal lies beside `beside` has written to a lake."""
-    return _identity_file(beside).exists()
-
-
-def _identity_file(beside: Path) -> Path:
-    return beside.with_name(beside.name + ".writer")
-
-
-def writer_identity(beside: Path) -> str:
-    """Return the identity of the writer whose journal lies beside `beside`; it stays the same."""
-    file = _identity_file(beside)
-    try:
-        with contextlib.suppress(FileExistsError):
-            create_private(file, uuid.uuid4().hex.encode())
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot read {file}: {error}") from None
-
-
 def is_trouble(error: duckdb.Error) -> bool:
     """Return whether an error is about the lake's engines, not about what was loaded."""
     if isinstance(error, duckdb.OutOfMemoryException | duckdb.InterruptException):
         return False
     # what PostgreSQL refuses has no class of its own
     return type(error) is duckdb.Error or isinstance(error, duckdb.OperationalError)
-
-
-def migrate_lake(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the tables of a new lake; raise StoreError."""
-    try:
-        if migrate(connection, LAKE_MIGRATIONS) == 0:
-            for table in _PARTITIONED:
-                connection.execute(
-                    f"ALTER TABLE {table} SET PARTITIONED BY "
-                    "(year(received_ts), month(received_ts), day(received_ts))"
-                )
-            for table in _INLINED:
-                connection.execute(
-                    f"CALL {NAME}.set_option('data_inlining_row_limit', {_INLINED_ROWS}, "
-                    f"table_name => '{table}')"
-                )
-    except duckdb.Error as error:
-        raise StoreError(f"cannot create the tables of the lake: {first_line(error)}") from None
