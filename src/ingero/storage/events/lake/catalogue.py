@@ -147,9 +147,9 @@ class Catalogue:
 
 
 def _client() -> Any:
-    """Return the client of PostgreSQL, an extra that only lakes need."""
+    """Return the client of PostgreSQL; raise StoreError where it is not installed."""
     try:
-        import psycopg  # noqa: PLC0415
+        import psycopg  # noqa: PLC0415 - an extra that only lakes need
     except ImportError:
         raise StoreError("a lake needs psycopg: run `pip install 'ingero[lake]'`") from None
     return psycopg
