@@ -57,7 +57,7 @@ class EchoConfig:
         flag="--store",
         metavar="URL",
         help="Lake that holds the tables instead of the database file, so that several Echos can "
-        "share them: ducklake:postgres://USER@HOST:PORT/DATABASE?data=s3://BUCKET/PREFIX/.",
+        "share them: an address that begins with `ducklake:postgres:`.",
     )
     store_secrets_file: Path | None = setting(
         None,

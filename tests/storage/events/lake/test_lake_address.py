@@ -55,6 +55,7 @@ def test_an_unclear_address_is_refused_with_an_example(address: str, complaint: 
     with pytest.raises(ConfigError, match="for example ducklake:") as error:
         parse_lake_address(address)
     assert complaint in str(error.value)
+    assert "secret" not in str(error.value).replace("store_secrets_file", "")
 
 
 def test_secrets_are_read_from_a_private_file_only(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ Examples:
   ingero-echo serve --db-path /var/lib/ingero-echo/echo.db --otlp-addr :4317 \\
       --otlp-http-addr :4318 --mcp-addr :8081 --tls-cert echo.crt --tls-key echo.key \\
       --auth-token-file echo.token
+  ingero-echo serve --create-certificate --store-secrets-file lake.yaml \\
+      --store 'ducklake:postgres://echo@db.example/echo?data=s3://bucket/echo/'
 
 The token comes from --auth-token-file or from $INGERO_ECHO_TOKEN. Without either, one is
 created and kept beside the database. There is no flag for the token itself, because

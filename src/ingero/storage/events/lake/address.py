@@ -21,6 +21,7 @@ _OPTIONS: Final = frozenset(
 )
 # what PostgreSQL takes without quotes; it stands in statements of ours
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+_PASSWORD: Final = re.compile(r":[^/@]*@")  # never said again
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
@@ -66,7 +67,8 @@ def parse_lake_address(text: str) -> LakeAddress:
     try:
         return _parsed(text)
     except ValueError as error:
-        raise ConfigError(f"store {text!r}: {error}; for example {EXAMPLE}") from None
+        shown = _PASSWORD.sub(":…@", text)
+        raise ConfigError(f"store {shown!r}: {error}; for example {EXAMPLE}") from None
 
 
 def _parsed(text: str) -> LakeAddress:
