@@ -36,8 +36,7 @@ trtllm_num_requests_running{model_name="phi",engine_type="trt"} 2.0
 trtllm_num_requests_waiting{model_name="phi",engine_type="trt"} 0.0
 trtllm_num_paused_requests{model_name="phi",engine_type="trt"} 1.0
 trtllm_kv_cache_utilization{model_name="phi",engine_type="trt"} 0.75
-trtllm_iteration_latency_seconds_sum{model_name="phi",engine_type="trt"} 4.0
-trtllm_iteration_latency_seconds_count{model_name="phi",engine_type="trt"} 200.0
+trtllm_iteration_latency_seconds{model_name="phi",engine_type="trt"} 0.02
 """
 TRITON = """\
 nv_inference_request_success{model="resnet",version="1"} 10

@@ -1,5 +1,8 @@
 """An engine is stalled when requests wait and no step comes, and never while it is idle."""
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists
 from tests.support.engine_pages import TRITON, vllm_page
@@ -86,7 +89,7 @@ def test_a_probe_compares_two_pages() -> None:
     assert without_step(page(running=0, steps=5), page(running=1, steps=5)) == []
     triton = read_page(TRITON)
     assert triton is not None
-    assert without_step(triton, triton) == [None]
+    assert without_step(triton, triton) == []  # it counts whole executions, no steps
 
 
 def test_one_long_request_of_sglang_is_no_stall() -> None:
@@ -103,6 +106,39 @@ def test_one_long_request_of_sglang_is_no_stall() -> None:
     stopped = read_page(page.format(1059))
     assert stopped is not None
     assert heart.see(stopped.ranks[None], 70.0) == 11.0
+
+
+def test_the_time_of_the_newest_iteration_is_the_heartbeat_of_tensorrt_llm() -> None:
+    """Its tokens are booked when a request ends, and it counts no iterations."""
+    page = (
+        "trtllm_num_requests_running 1\ntrtllm_generation_tokens_total 500\n"
+        "trtllm_iteration_latency_seconds {}\n"
+    )
+    heart = Heartbeat(5.0)
+    for second in range(60):
+        found = read_page(page.format(0.02 + second % 2 / 1000))
+        assert found is not None
+        assert heart.see(found.ranks[None], float(second)) is None
+    assert heart.see(found.ranks[None], 70.0) == 11.0
+
+
+@pytest.mark.parametrize(
+    ("ended", "longest_s"), [(0, math.inf), (10, 60.0), (1, 300.0)], ids=["none", "quick", "long"]
+)
+def test_requests_that_are_counted_when_they_end_may_take_their_time(
+    ended: int, longest_s: float
+) -> None:
+    """Triton without an engine that counts steps: 100 s of requests, 10 of them or one."""
+    found = read_page(
+        "nv_inference_pending_request_count 1\nnv_inference_exec_count 5\n"
+        f"nv_inference_request_success {ended}\nnv_inference_request_duration_us 100e6\n"
+    )
+    assert found is not None
+    heart = Heartbeat(5.0)
+    assert heart.see(found.ranks[None], 0.0) is None
+    assert heart.limit_s == longest_s
+    assert heart.see(found.ranks[None], min(longest_s, 1e6) - 1) is None
+    assert (heart.see(found.ranks[None], 1e7) is None) == (ended == 0)
 
 
 def test_an_engine_has_a_minute_for_its_first_step_and_at_most_a_minute_between_two() -> None:

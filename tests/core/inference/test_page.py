@@ -8,7 +8,7 @@ from hypothesis.strategies import text
 from tests.support.engine_pages import SGLANG, TENSORRT_LLM, TGI, TRITON, vllm_page
 
 from ingero.contract.measurements.engines import EngineKind
-from ingero.core.inference.metric_table import TABLES, Value
+from ingero.core.inference.metric_table import STEP_BEATS, TABLES, Value
 from ingero.core.inference.page import (
     LARGEST,
     MAX_LINE,
@@ -35,6 +35,7 @@ def test_a_page_of_vllm_is_read() -> None:
                 Value.STEPS: 10.0,
                 Value.STEP_TOKENS: 30.0,
                 Value.GENERATION_TOKENS: 30.0,
+                Value.LIVE_TOKENS: 30.0,
                 Value.STEP_COUNT: 30.0,
                 Value.STEP_SUM: 0.6,
                 Value.QUEUE_COUNT: 4.0,
@@ -59,14 +60,14 @@ def test_a_page_of_vllm_is_read() -> None:
             EngineKind.TENSORRT_LLM,
             "phi",
             {Value.RUNNING: 2, Value.WAITING: 0, Value.PAUSED: 1, Value.KV_USAGE: 0.75,
-             Value.STEP_SUM: 4, Value.STEP_COUNT: 200, Value.STEPS: 200},
+             Value.STEP_LATEST: 0.02},
         ),
         (
             TRITON,
             EngineKind.TRITON,
             "resnet",
             {Value.REQUEST_COUNT: 10, Value.QUEUE_COUNT: 10, Value.STEP_COUNT: 10,
-             Value.STEPS: 5, Value.WAITING: 3, Value.STEP_SUM: 0.02, Value.QUEUE_SUM: 0.005},
+             Value.EXECUTIONS: 5, Value.WAITING: 3, Value.STEP_SUM: 0.02, Value.QUEUE_SUM: 0.005},
         ),
         (
             TGI,
@@ -137,9 +138,9 @@ def test_every_kind_has_requests_and_a_heartbeat() -> None:
     for table in TABLES.values():
         known = {meaning.value for meanings in table.metrics.values() for meaning in meanings}
         assert Value.WAITING in known
-        assert Value.STEPS in known
-        assert {Value.STEP_SUM, Value.STEP_COUNT} <= known
-        assert all(name.startswith(table.prefix) for name in table.metrics)
+        assert known & set(STEP_BEATS)
+        assert {Value.STEP_SUM, Value.STEP_COUNT} <= known or Value.STEP_LATEST in known
+        assert any(name.startswith(table.prefix) for name in table.metrics)
 
 
 def running(text: str) -> float | None:

@@ -58,8 +58,7 @@ TENSORRT = {
     "trtllm_kv_cache_utilization": (0.1, 0.25),
     "trtllm_prompt_tokens_total": (10, 60),
     "trtllm_generation_tokens_total": (10, 110),
-    "trtllm_iteration_latency_seconds_sum": (1, 3),
-    "trtllm_iteration_latency_seconds_count": (10, 110),
+    "trtllm_iteration_latency_seconds": (0.03, 0.02),
     "trtllm_time_to_first_token_seconds_sum": (1, 4),
     "trtllm_time_to_first_token_seconds_count": (1, 3),
     "trtllm_e2e_request_latency_seconds_sum": (1, 9),
@@ -78,6 +77,13 @@ TRITON = {
     "nv_inference_request_duration_us": (0, 8_000_000),
     "nv_inference_queue_duration_us": (0, 2_000_000),
     "nv_inference_request_success": (1, 101),
+    'nv_trt_llm_request_metrics{request_type="scheduled"}': (1, 2),
+    'nv_trt_llm_request_metrics{request_type="waiting"}': (0, 4),
+    'nv_trt_llm_request_metrics{request_type="max"}': (512, 512),
+    'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"}': (0.1, 0.25),
+    'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"}': (6239, 6239),
+    'nv_trt_llm_general_metrics{general_type="iteration_counter"}': (100, 120),
+    'nv_trt_llm_general_metrics{general_type="timestamp"}': (1_700_000_000, 1_700_000_005),
 }
 TGI = {
     "tgi_batch_current_size": (1, 2),
@@ -111,12 +117,15 @@ EXPECTED = {
     EngineKind.TENSORRT_LLM: (
         TENSORRT,
         EngineReport(
-            **LOAD, **TOKENS, **WHOLE, **PARTS, paused=4.0, kv_usage=0.25, steps_per_s=20.0
+            **LOAD, **TOKENS, **WHOLE, **PARTS, paused=4.0, kv_usage=0.25
         ),
     ),
     EngineKind.TRITON: (
         TRITON,
-        EngineReport(waiting=3.0, steps_per_s=4.0, step_s=0.04, request_s=0.08, queue_s=0.02),
+        EngineReport(
+            running=2.0, waiting=7.0, kv_usage=0.25, steps_per_s=4.0, step_s=0.04,
+            request_s=0.08, queue_s=0.02,
+        ),
     ),
     EngineKind.TGI: (
         TGI,
@@ -172,6 +181,18 @@ def test_data_parallel_ranks_are_told_apart() -> None:
         found = read_page(text)
         assert found is not None
         assert found.ranks == {0: {Value.RUNNING: 1.0}, 7: {Value.RUNNING: 2.0}}
+
+
+def test_the_time_of_the_newest_step_belongs_to_one_step() -> None:
+    slow, quick = {Value.STEP_LATEST: 0.03}, {Value.STEP_LATEST: 0.02}
+    assert measure(slow, quick, 1.0).step_s == 0.02  # it fell, and nothing restarted
+    assert measure(quick, quick, 1.0).step_s is None
+    two = read_page(
+        'trtllm_iteration_latency_seconds{engine_type="a"} 0.01\n'
+        'trtllm_iteration_latency_seconds{engine_type="b"} 0.03\n'
+    )
+    assert two is not None
+    assert two.ranks == {None: {Value.STEP_LATEST: 0.03}}
 
 
 def test_pages_are_compared_up_to_a_minute_apart() -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from ingero.agent.engines.ports import addresses_of_port
 from ingero.agent.engines.scrape import get_page
-from ingero.core.inference.heartbeat import requests_of, without_step
+from ingero.core.inference.heartbeat import counts_steps, requests_of, without_step
 from ingero.core.inference.metric_table import TABLES
 from ingero.core.inference.page import EnginePage, read_page
 
@@ -35,6 +35,8 @@ def probe_engine(port: int, within_s: float) -> Readiness:
     requests = sum(requests_of(values) for values in first.ranks.values())
     if not requests:
         return Readiness(True, f"{first.kind} is idle")
+    if not any(counts_steps(values) for values in first.ranks.values()):
+        return Readiness(True, f"{first.kind} answers; its metrics page does not count steps")
     while time.monotonic() < deadline:
         time.sleep(PAUSE_S)
         reply = get_page(address, port, path)

@@ -1,14 +1,15 @@
 """The heartbeat of an engine: for how long it has made no step although requests wait for one.
 
 An engine without requests is idle, and never stalled. How long a step may take is learned: an
-engine with steps of four seconds is not stalled after five.
+engine with steps of four seconds is not stalled after five. Where a page counts nothing before a
+request ends, it takes a minute at least, and three times as long as its requests take.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Final
 
-from ingero.core.inference.metric_table import PROGRESS, Value
+from ingero.core.inference.metric_table import PROGRESS, STEP_BEATS, Value
 from ingero.core.inference.page import EnginePage, Values
 
 STALL_AFTER_S: Final = 5.0
@@ -26,17 +27,21 @@ class Heartbeat:
     longest_gap_s: float = 0.0
     has_stepped: bool = False
     is_busy: bool = False
+    request_s: float | None = None  # mean of a request, where the page counts no steps
     _progress: tuple[float, ...] = ()
 
     @property
     def limit_s(self) -> float:
         """How long a busy engine may go without a step."""
+        if self.request_s is not None:
+            return max(self.stall_after_s, FIRST_STEP_S, GAPS * self.request_s)
         if not self.has_stepped:
             return max(self.stall_after_s, FIRST_STEP_S)
         return max(self.stall_after_s, min(GAPS * self.longest_gap_s, LONGEST_LIMIT_S))
 
     def see(self, values: Values, now_s: float) -> float | None:
         """Take a page; return how long the engine has been stalled, or None."""
+        self.request_s = None if counts_steps(values) else _request_s(values)
         progress = tuple(values.get(name, 0.0) for name in PROGRESS)
         has_moved = bool(self._progress) and progress != self._progress
         if has_moved or any(progress):
@@ -62,13 +67,27 @@ def requests_of(values: Values) -> float:
     return sum(values.get(name, 0.0) for name in (Value.RUNNING, Value.WAITING, Value.PAUSED))
 
 
+def counts_steps(values: Values) -> bool:
+    """Return whether a page shows each step, not only requests that ended."""
+    return any(name in values for name in STEP_BEATS)
+
+
+def _request_s(values: Values) -> float:
+    """Return how long a request takes; without end where none has ended yet."""
+    count = values.get(Value.REQUEST_COUNT)
+    return values.get(Value.REQUEST_SUM, math.inf) / count if count else math.inf
+
+
 def without_step(before: EnginePage, after: EnginePage) -> list[int | None]:
-    """Return the ranks that had and have requests, and made no step between two pages."""
+    """Return the ranks that had and have requests, and made no step between two pages.
+
+    A rank that counts no steps may have made some.
+    """
     found = []
     for rank, values in after.ranks.items():
         earlier = before.ranks.get(rank)
         is_busy = requests_of(values) > 0 and earlier is not None and requests_of(earlier) > 0
-        if is_busy and earlier is not None:
+        if is_busy and earlier is not None and counts_steps(values):
             has_moved = any(values.get(name) != earlier.get(name) for name in PROGRESS)
             found += [] if has_moved else [rank]
     return found

@@ -22,6 +22,8 @@ class Value(StrEnum):
     PAUSED = auto()
     KV_USAGE = auto()
     STEPS = auto()
+    STEP_LATEST = auto()  # seconds of the newest step; changes with every step
+    EXECUTIONS = auto()  # of whole batches, counted when they end
     BUSY_S = auto()
     STEP_TOKENS = auto()
     PREEMPTIONS = auto()
@@ -50,14 +52,10 @@ GAUGES: Final = (
     Value.PAUSED,
     Value.KV_USAGE,
 )
-# Any of these grows with every step, so that one that stands still means that none was made.
-PROGRESS: Final = (
-    Value.STEPS,
-    Value.BUSY_S,
-    Value.GENERATION_TOKENS,
-    Value.PROMPT_TOKENS,
-    Value.LIVE_TOKENS,
-)
+# Any of these changes with every step, so that one that stands still means that none was made.
+STEP_BEATS: Final = (Value.STEPS, Value.STEP_LATEST, Value.BUSY_S, Value.LIVE_TOKENS)
+# The others may stand still until a request ends.
+PROGRESS: Final = (*STEP_BEATS, Value.EXECUTIONS, Value.GENERATION_TOKENS, Value.PROMPT_TOKENS)
 SUMS: Final = {  # field of EngineReport: sum and count whose growth gives its mean
     "step_s": (Value.STEP_SUM, Value.STEP_COUNT),
     "step_tokens": (Value.STEP_TOKENS, Value.STEPS),
@@ -143,7 +141,6 @@ _VLLM: Final = EngineTable(
             "iteration_tokens_total_count": Value.STEPS,
             "iteration_tokens_total_sum": Value.STEP_TOKENS,
             "prompt_tokens_total": Value.PROMPT_TOKENS,
-            "generation_tokens_total": Value.GENERATION_TOKENS,
         },
         step="inter_token_latency_seconds",
         first_token="time_to_first_token_seconds",  # noqa: S106 - a token of text
@@ -152,7 +149,13 @@ _VLLM: Final = EngineTable(
         prefill="request_prefill_time_seconds",
         decode="request_decode_time_seconds",
     )
-    | {"vllm:num_requests_waiting_by_reason": _REASONS},
+    | {
+        "vllm:num_requests_waiting_by_reason": _REASONS,
+        "vllm:generation_tokens_total": (
+            Meaning(Value.GENERATION_TOKENS),
+            Meaning(Value.LIVE_TOKENS),
+        ),
+    },
 )
 _SGLANG: Final = EngineTable(
     prefix="sglang:",
@@ -189,29 +192,23 @@ _TENSORRT_LLM: Final = EngineTable(
             "num_requests_waiting": Value.WAITING,
             "num_paused_requests": Value.PAUSED,
             "kv_cache_utilization": Value.KV_USAGE,
-            "prompt_tokens_total": Value.PROMPT_TOKENS,
+            "iteration_latency_seconds": Value.STEP_LATEST,
+            "prompt_tokens_total": Value.PROMPT_TOKENS,  # when a request ends, as all below
             "generation_tokens_total": Value.GENERATION_TOKENS,
         },
-        step="iteration_latency_seconds",
         first_token="time_to_first_token_seconds",  # noqa: S106 - a token of text
         request="e2e_request_latency_seconds",
         queue="request_queue_time_seconds",
         prefill="request_prefill_time_seconds",
         decode="request_decode_time_seconds",
-    )
-    | {
-        "trtllm_iteration_latency_seconds_count": (
-            Meaning(Value.STEP_COUNT),
-            Meaning(Value.STEPS),
-        )
-    },
+    ),
 )
 _TRITON: Final = EngineTable(
     prefix="nv_inference_",
     port=8002,
     metrics={
         "nv_inference_pending_request_count": (Meaning(Value.WAITING),),
-        "nv_inference_exec_count": (Meaning(Value.STEPS),),
+        "nv_inference_exec_count": (Meaning(Value.EXECUTIONS),),
         "nv_inference_compute_infer_duration_us": (Meaning(Value.STEP_SUM, _MICROSECONDS),),
         "nv_inference_request_duration_us": (Meaning(Value.REQUEST_SUM, _MICROSECONDS),),
         "nv_inference_queue_duration_us": (Meaning(Value.QUEUE_SUM, _MICROSECONDS),),
@@ -220,6 +217,17 @@ _TRITON: Final = EngineTable(
             Meaning(Value.STEP_COUNT),
             Meaning(Value.REQUEST_COUNT),
             Meaning(Value.QUEUE_COUNT),
+        ),
+        # of its TensorRT-LLM backend, which batches requests while they run
+        "nv_trt_llm_request_metrics": (
+            Meaning(Value.RUNNING, only=("request_type", "scheduled")),
+            Meaning(Value.WAITING, only=("request_type", "waiting")),
+        ),
+        "nv_trt_llm_kv_cache_block_metrics": (
+            Meaning(Value.KV_USAGE, only=("kv_cache_block_type", "fraction")),
+        ),
+        "nv_trt_llm_general_metrics": (
+            Meaning(Value.STEPS, only=("general_type", "iteration_counter")),
         ),
     },
 )

@@ -106,15 +106,20 @@ def _rank(labels: dict[str, str], table: EngineTable) -> int | None:
 def _add(
     values: Values, meanings: tuple[Meaning, ...], labels: dict[str, str], value: float
 ) -> None:
-    """Add a sample; samples that differ in other labels, such as a reason, are added up."""
+    """Add a sample; samples that differ in other labels, such as a reason, are added up.
+
+    Of shares and of times of one step the largest counts.
+    """
     for meaning in meanings:
         if meaning.only is not None and labels.get(meaning.only[0]) != meaning.only[1]:
             continue
-        scaled = value * meaning.scale
+        scaled, so_far = value * meaning.scale, values.get(meaning.value, 0.0)
         if meaning.value is Value.KV_USAGE:
-            values[meaning.value] = max(values.get(meaning.value, 0.0), min(scaled, 1.0))
+            values[meaning.value] = max(so_far, min(scaled, 1.0))
+        elif meaning.value is Value.STEP_LATEST:
+            values[meaning.value] = max(so_far, scaled)
         else:
-            values[meaning.value] = values.get(meaning.value, 0.0) + scaled
+            values[meaning.value] = so_far + scaled
 
 
 def _without_sole_rank(ranks: dict[int | None, Values]) -> dict[int | None, Values]:

@@ -26,13 +26,18 @@ def measure(before: Values | None, after: Values, seconds: float) -> EngineRepor
         grown, counted = _growth(before, after, total), _growth(before, after, count)
         if grown is not None and counted:
             found[field] = grown / counted
+    latest_s = after.get(Value.STEP_LATEST)
+    if latest_s and latest_s != before.get(Value.STEP_LATEST):  # else it is of an earlier step
+        found["step_s"] = latest_s
     return EngineReport(**found)  # type: ignore[arg-type]  # all are fields with numbers
 
 
 def has_restarted(before: Values, after: Values) -> bool:
     """Return whether any counter fell, which only a new process explains."""
     return any(
-        after[name] < before[name] for name in before if name not in GAUGES and name in after
+        after[name] < before[name]
+        for name in before
+        if name not in (*GAUGES, Value.STEP_LATEST) and name in after
     )
 
 
