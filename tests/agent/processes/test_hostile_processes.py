@@ -17,7 +17,6 @@ from ingero.agent.processes.discover import (
     MappedLibrary,
     find_libraries,
     mapped_libraries,
-    openable,
     user_of,
 )
 from ingero.agent.processes.flight_recorder import (
@@ -28,7 +27,7 @@ from ingero.agent.processes.flight_recorder import (
     target_of,
 )
 from ingero.agent.processes.info import ProcessInfo, parse_environ, pod_of, read_process
-from ingero.agent.processes.maps import find_regions, parse_regions
+from ingero.agent.processes.maps import find_regions, openable, parse_regions
 from ingero.agent.stacks.line_tables import line_of, line_of_310
 from ingero.agent.stacks.symbols import Symbolizer
 from ingero.errors import ForeignFile

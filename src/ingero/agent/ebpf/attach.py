@@ -11,8 +11,8 @@ from ingero.agent.ebpf.loader.elf import ElfFile, Site
 from ingero.agent.ebpf.loader.links import Link, Probe, ProbeStyle, attach_multi, attach_perf
 from ingero.agent.ebpf.loader.syscalls import MACHINE
 from ingero.agent.ebpf.slots import Recording, SlotTable
-from ingero.agent.processes.discover import Library, MappedLibrary, openable
-from ingero.agent.processes.maps import identify
+from ingero.agent.processes.discover import Library, MappedLibrary
+from ingero.agent.processes.maps import identify, openable
 from ingero.errors import ForeignFile, Unavailable
 from ingero.files import FileId
 

@@ -7,13 +7,12 @@ mapped file itself.
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ingero.agent.processes.maps import parse_regions, read_maps
+from ingero.agent.processes.maps import key_of, parse_regions, read_maps
 
 _LIBRARIES: Final = re.compile(
     r"/(?:(?P<cudart>libcudart(?:-[0-9a-f]+)?\.so)|(?P<cuda>libcuda\.so)|(?P<nccl>libnccl\.so)"
@@ -198,26 +197,5 @@ def _without_doubles(pid: int, found: list[MappedLibrary]) -> list[MappedLibrary
             status, path = os.stat(exe), os.readlink(exe)  # noqa: PTH115, PTH116 - one call each
         except OSError:
             return found
-        found.append(MappedLibrary(Library.CUDART, path, exe, *_key_of(status)))
+        found.append(MappedLibrary(Library.CUDART, path, exe, *key_of(status)))
     return found
-
-
-def openable(pid: int, library: MappedLibrary) -> str | None:
-    """Return a path that opens exactly the mapped file, or None.
-
-    A path that now holds another file, or anything but a regular file, is never used.
-    """
-    for path in (library.file, f"/proc/{pid}/root{library.path}"):
-        try:
-            status = os.stat(path)  # noqa: PTH116 - one call
-        except (OSError, ValueError):
-            continue
-        is_mapped = path == library.file or _key_of(status) == library.key
-        if is_mapped and stat.S_ISREG(status.st_mode):
-            return path
-    return None
-
-
-def _key_of(status: os.stat_result) -> tuple[str, int]:
-    """Return device and inode as /proc/PID/maps shows them."""
-    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", status.st_ino

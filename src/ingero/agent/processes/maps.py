@@ -2,9 +2,10 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ingero.files import FileId, identity_of
 
@@ -12,7 +13,7 @@ _DELETED: Final = " (deleted)"
 # a process may have 65,000 mappings with names of 4096 bytes each
 MAX_MAPS_BYTES: Final = 16 << 20
 _LINE: Final = re.compile(
-    r"(?P<range>(?P<start>[0-9a-f]{1,16})-(?P<end>[0-9a-f]{1,16})) (?P<access>[a-z-]{4}) "
+    r"(?P<start>[0-9a-f]{1,16})-(?P<end>[0-9a-f]{1,16}) (?P<access>[a-z-]{4}) "
     r"(?P<offset>[0-9a-f]{1,16}) (?P<device>[0-9a-f]{1,8}:[0-9a-f]{1,8}) (?P<inode>[0-9]{1,20}) +"
     r"(?P<path>/.*)",
     re.DOTALL,
@@ -34,6 +35,23 @@ class Region:
     inode: int
     path: str
     file: str
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.device, self.inode
+
+
+class MappedFile(Protocol):
+    """A file inside a process; `key` is its device and inode."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def file(self) -> str: ...
+
+    @property
+    def key(self) -> tuple[str, int]: ...
 
 
 def read_maps(pid: int) -> str:
@@ -64,11 +82,35 @@ def parse_regions(pid: int, lines: Iterable[str]) -> Iterator[Region]:
         found = _LINE.fullmatch(line)
         if found is None:
             continue
+        start, end = int(found["start"], 16), int(found["end"], 16)
+        # the kernel pads low addresses with zeros in `maps`, and refuses such names in `map_files`
+        file = f"/proc/{pid}/map_files/{start:x}-{end:x}"
         yield Region(
-            int(found["start"], 16), int(found["end"], 16), "x" in found["access"],
-            int(found["offset"], 16), found["device"], int(found["inode"]),
-            found["path"].removesuffix(_DELETED), f"/proc/{pid}/map_files/{found['range']}",
+            start, end, "x" in found["access"], int(found["offset"], 16), found["device"],
+            int(found["inode"]), found["path"].removesuffix(_DELETED), file,
         )  # fmt: skip
+
+
+def openable(pid: int, mapped: MappedFile) -> str | None:
+    """Return a path that opens exactly the mapped file, or None.
+
+    `map_files` needs CAP_CHECKPOINT_RESTORE; without it the file is opened by its name in the
+    process. A name that now holds another file, or anything but a regular file, is never used.
+    """
+    for path in (mapped.file, f"/proc/{pid}/root{mapped.path}"):
+        try:
+            status = os.stat(path)  # noqa: PTH116 - one call
+        except (OSError, ValueError):
+            continue
+        is_mapped = path == mapped.file or key_of(status) == mapped.key
+        if is_mapped and stat.S_ISREG(status.st_mode):
+            return path
+    return None
+
+
+def key_of(status: os.stat_result) -> tuple[str, int]:
+    """Return device and inode as /proc/PID/maps shows them."""
+    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", status.st_ino
 
 
 def identify(path: str) -> FileId:

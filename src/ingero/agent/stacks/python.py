@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ingero.agent.ebpf.loader.elf import ElfFile
-from ingero.agent.processes.maps import Region, find_regions
+from ingero.agent.processes.maps import Region, find_regions, openable
 from ingero.agent.stacks.line_tables import line_of, line_of_310
 from ingero.errors import IngeroError
 
@@ -342,8 +342,11 @@ def find_python(pid: int) -> PythonProcess | None:
     for match, region in sorted(found.values(), key=lambda one: "/libpython" not in one[1].path):
         if match[2]:
             continue  # free-threaded builds have other layouts
+        path = openable(pid, region)
+        if path is None:
+            continue
         try:
-            elf = ElfFile(region.file)
+            elf = ElfFile(path)
             try:
                 symbol = elf.data_symbol("_PyRuntime")
                 is_debug = elf.data_symbol(_DEBUG_BUILD) is not None

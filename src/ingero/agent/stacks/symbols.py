@@ -11,7 +11,7 @@ import numpy as np
 from ingero.agent.ebpf.loader.elf import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, ElfFile, text_at
 from ingero.agent.processes.budget import UserBudget
 from ingero.agent.processes.discover import user_of
-from ingero.agent.processes.maps import Region, find_regions, identify
+from ingero.agent.processes.maps import Region, find_regions, identify, openable
 from ingero.errors import ForeignFile
 from ingero.files import FileId
 
@@ -148,7 +148,7 @@ class Symbolizer:
 
     def _table(self, pid: int, process: _Mapped, region: Region) -> FunctionTable | None:
         if region.start not in process.files:
-            process.files[region.start] = _identify(region)
+            process.files[region.start] = _identify(pid, region)
         file = process.files[region.start]
         if file is None:
             return None
@@ -159,12 +159,12 @@ class Symbolizer:
             if len(self._tables) >= _CACHED_FILES or self._cached_bytes() >= _CACHED_BYTES:
                 self._tables.clear()
             with self.cpu.cpu_of(uid):
-                self._tables[file] = self._read_table(region.file, file)
+                self._tables[file] = self._read_table(openable(pid, region), file)
         return self._tables[file]
 
-    def _read_table(self, path: str, file: FileId) -> FunctionTable | None:
+    def _read_table(self, path: str | None, file: FileId) -> FunctionTable | None:
         try:
-            return FunctionTable(path, file)
+            return FunctionTable(path, file) if path else None
         except (OSError, ForeignFile):
             self.refused_files += 1
             return None  # kept, so that the file is not opened for every frame
@@ -188,9 +188,10 @@ class Symbolizer:
         return self._processes[pid]
 
 
-def _identify(region: Region) -> FileId | None:
+def _identify(pid: int, region: Region) -> FileId | None:
+    path = openable(pid, region)
     try:
-        return identify(region.file)
+        return identify(path) if path else None
     except OSError:
         return None
 
