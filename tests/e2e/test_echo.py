@@ -165,12 +165,12 @@ def test_listeners_ask_for_the_bearer_and_health_does_not(tmp_path: Path) -> Non
 def test_tls_is_the_default_and_a_kept_certificate_works(tmp_path: Path) -> None:
     """F096, and echo-stress over TLS with the authority from the environment."""
     refused = echo_command("serve", "--db-path", str(tmp_path / "echo.db"))
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert (
         "Echo needs TLS: give --tls-cert and --tls-key, or --create-certificate" in refused.stderr
     )
     token = echo_command("serve", "--insecure-no-tls", "--auth-token", "secret")
-    assert (token.returncode, "visible to every user" in token.stderr) == (1, True)
+    assert (token.returncode, "visible to every user" in token.stderr) == (2, True)
     with EchoProcess(tmp_path, "--create-certificate") as echo:
         authority = str(tmp_path / "echo.db.tls" / "server.crt")
         for endpoint, protocol in (

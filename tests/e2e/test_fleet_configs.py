@@ -37,7 +37,7 @@ def refusal(config: Path, *flags: str) -> str:
         timeout=PATIENCE_S,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     return done.stderr
 
 

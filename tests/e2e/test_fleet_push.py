@@ -93,7 +93,7 @@ async def test_a_wrong_flag_is_one_sentence(tmp_path: Path) -> None:
         str(BIN / "ingero"), "fleet-push", "--fleet-cluster-id", "train", "--stub"
     ) as agent:
         stderr = (await agent.communicate())[1].decode()
-        assert agent.returncode == 1
+        assert agent.returncode == 2
     assert stderr == (
         "ingero fleet-push: no Fleet to push to; give --fleet-endpoint HOST:PORT, or set "
         "fleet.endpoint in ingero.yaml\n"

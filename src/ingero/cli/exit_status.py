@@ -14,14 +14,11 @@ CANNOT_TELL: Final = 3
 
 
 class Question(click.Command):
-    """A command that answers whether somebody is slow.
-
-    When it fails it cannot tell, except where what it was told makes no sense.
-    """
+    """A command that answers whether somebody is slow; when it fails it cannot tell."""
 
 
 def failed_status(command: click.Command, error: Exception) -> int:
     """Return the exit status of a command that ends with an error."""
-    if not isinstance(command, Question):
-        return FAILED
-    return USAGE if isinstance(error, ConfigError) else CANNOT_TELL
+    if isinstance(error, ConfigError):  # what it was told makes no sense
+        return USAGE
+    return CANNOT_TELL if isinstance(command, Question) else FAILED

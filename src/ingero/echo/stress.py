@@ -16,7 +16,7 @@ from ingero.contract import names
 from ingero.contract.api_paths import ECHO_SQL, OTLP_METRICS
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
-from ingero.errors import ConfigError, Unavailable
+from ingero.errors import AuthError, Unavailable
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.connect import NO_TLS, is_plaintext
@@ -197,7 +197,7 @@ class GrpcSender:
             metadata = dict(await call.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT):
-                raise ConfigError(f"Echo refused: {error.details()}") from None
+                raise AuthError(f"Echo refused: {error.details()}") from None
             raise Unavailable(f"{error.code().name}: {error.details()}") from None
         return int(metadata.get(names.SEQUENCE_METADATA, 0))
 
@@ -221,7 +221,7 @@ class HttpSender:
             async with self._session.post(self._url, data=body, allow_redirects=False) as reply:
                 text = (await read_reply_beginning(reply, 512)).decode(errors="replace")
                 if reply.status in (400, 401, 403, 413):
-                    raise ConfigError(f"Echo refused with {reply.status}: {text}")
+                    raise AuthError(f"Echo refused with {reply.status}: {text}")
                 if reply.status != 200:
                     raise Unavailable(f"HTTP {reply.status}: {text}")
                 return int(reply.headers.get(names.SEQUENCE_HEADER, 0))

@@ -146,6 +146,6 @@ def test_update_into_a_missing_folder_is_refused(
                 str(tmp_path / "no" / "f"),
             ]
         )
-        == 1
+        == 2
     )
     assert "is not a folder" in capsys.readouterr().err

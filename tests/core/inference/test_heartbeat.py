@@ -70,6 +70,17 @@ def test_long_steps_are_learned_and_stalls_are_not() -> None:
     assert heart.longest_gap_s == 4.0
 
 
+def test_one_busy_minute_does_not_make_an_engine_patient_for_ever() -> None:
+    heart, now_s, steps = Heartbeat(), 0.0, 1
+    heart.see(seen(running=1, steps=steps), now_s)
+    for gap_s in (4.5, 13.0, 38.0, *[1.0] * 500):
+        now_s, steps = now_s + gap_s, steps + 1
+        assert heart.see(seen(running=1, steps=steps), now_s) is None
+        if gap_s == 38.0:
+            assert heart.limit_s == 60.0
+    assert heart.limit_s == 5.0
+
+
 def test_a_first_request_may_compile_for_a_minute() -> None:
     heart = Heartbeat()
     assert heart.see(seen(running=1), 0.0) is None

@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -10,7 +12,7 @@ from ingero.cli.params import AS_JSON
 from ingero.cli.show.table import print_json, render_table
 from ingero.config.loader import MAX_CONFIG_BYTES
 from ingero.config.rates import RateTable, load_rates, parse_rates, read_rates
-from ingero.errors import AuthError, ConfigError
+from ingero.errors import AuthError, ConfigError, MalformedInput
 from ingero.files import replace_file
 from ingero.transport.fetch import fetch_https
 from ingero.transport.tls import ClientTls, client_context
@@ -84,7 +86,9 @@ def check(file: Path, as_json: bool) -> None:
       ingero rates check my-rates.yaml
       ingero rates check my-rates.yaml --json
     """
-    summary = _summary(read_rates(file))  # refuses what is not a regular file of a bounded size
+    with _judged_input():
+        table = read_rates(file)  # refuses what is not a regular file of a bounded size
+    summary = _summary(table)
     summary |= {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     _print(summary, as_json)
 
@@ -141,13 +145,20 @@ def update(
     found = hashlib.sha256(body).hexdigest()
     if digest is not None and digest.lower() != found:
         raise AuthError(f"{url} has digest {found}, not {digest}; {output} is unchanged")
-    summary = _summary(parse_rates(body, url)) | {
-        "sha256": found,
-        "source": url,
-        "output": str(output),
-    }
+    with _judged_input():
+        table = parse_rates(body, url)
+    summary = _summary(table) | {"sha256": found, "source": url, "output": str(output)}
     replace_file(output, body, new_mode=0o644)
     _print(summary, as_json)
+
+
+@contextmanager
+def _judged_input() -> Iterator[None]:
+    """A table that is to be judged is input, not a setting of this command."""
+    try:
+        yield
+    except ConfigError as error:
+        raise MalformedInput(str(error)) from None
 
 
 def _summary(table: RateTable) -> dict[str, object]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from ingero.contract.verdict import Verdict
-from ingero.errors import ConfigError, ForeignFile, MalformedInput, TooLarge
+from ingero.errors import ConfigError, ForeignFile, MalformedInput, StoreError, TooLarge
 from ingero.fleet.replay import Replay, Replayed, replay
 
 
@@ -42,7 +42,7 @@ def answer_replay(what: Path, folder: Path, wants_peers: bool) -> ReplayAnswer:
     result, is_folder = _replay(folder), folder == what
     chosen = [each for each in result.verdicts if is_folder or each.verdict.episode == str(what)]
     if not chosen and not is_folder:
-        raise ConfigError(f"no episode {what} in {folder}; `ingero replay {folder}` lists them")
+        raise StoreError(f"no episode {what} in {folder}; `ingero replay {folder}` lists them")
     if is_folder and not wants_peers:
         chosen = [replace(each, peers=()) for each in chosen]
     return ReplayAnswer(

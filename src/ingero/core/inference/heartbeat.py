@@ -14,8 +14,9 @@ from ingero.core.inference.page import EnginePage, Values
 
 STALL_AFTER_S: Final = 5.0
 FIRST_STEP_S: Final = 60.0  # a first request may compile kernels
-GAPS: Final = 3.0  # times the longest gap between two steps so far
+GAPS: Final = 3.0  # times the longest gap between two steps of late
 LONGEST_LIMIT_S: Final = 60.0
+KEPT: Final = 0.993  # of the longest gap, with every later one: half is forgotten after 100
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class Heartbeat:
         if has_moved and self.is_busy:
             gap_s = now_s - self.since_s
             if gap_s < self.limit_s:  # a stall is no example of an ordinary gap
-                self.longest_gap_s = max(self.longest_gap_s, gap_s)
+                self.longest_gap_s = max(KEPT * self.longest_gap_s, gap_s)
         self._progress = progress
         was_busy, self.is_busy = self.is_busy, requests_of(values) > 0
         if has_moved or not (was_busy and self.is_busy):
