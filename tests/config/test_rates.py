@@ -45,6 +45,26 @@ def test_aws_is_ec2_and_people_type_short_names() -> None:
     assert table.find("AWS", "NVIDIA H100 80GB HBM3") == 12.29
     assert table.guess("aws", "h100") == 12.29
     assert table.guess(None, "H100") == 2.49
+    assert table.guess("ec2", "A100 40GB") == 3.27
+    assert table.guess("ec2", "nvidia a100-sxm4-40gb") == 3.27
+
+
+@pytest.mark.parametrize(
+    ("provider", "typed"),
+    [
+        (None, "H200"),  # not GH200
+        (None, "B200"),
+        ("lambda", "L4"),  # not L40S
+        (None, "H100 PCIe"),
+        (None, "80GB"),
+        (None, "NVIDIA"),
+        (None, ""),
+    ],
+)
+def test_a_short_name_is_never_the_price_of_another_product(
+    provider: str | None, typed: str
+) -> None:
+    assert load_rates().guess(provider, typed) is None
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,16 @@ class RateTable:
         )
 
     def guess(self, provider: str | None, gpu_model: str) -> float | None:
-        """Return the lowest rate that matches part of a model name, of one provider or of any."""
+        """Return the lowest rate of a model that people shorten, of one provider or of any.
+
+        `A100 40GB` is `A100-SXM4-40GB`; `H200` is not `GH200 480GB`.
+        """
         wanted = [canonical_provider(provider)] if provider else list(self.providers)
         rates = [
             rate
             for name in wanted
             for model, rate in self.providers.get(name, {}).items()
-            if gpu_model.lower() in model.lower()
+            if _is_short_for(gpu_model, model)
         ]
         return min(rates) if rates else (self.fallback_rate or None)
 
@@ -94,6 +97,12 @@ def _is_same_model(row: str, printed: str) -> bool:
     return longer[: len(shorter)] == shorter and (
         not rest or (len(rest) == 1 and _MEMORY.fullmatch(rest[0]) is not None)
     )
+
+
+def _is_short_for(typed: str, row: str) -> bool:
+    """Return whether whole words of a row were typed, its first one among them."""
+    short, long = (_words(name.replace("-", " ")) for name in (typed, row))
+    return short[:1] == long[:1] and set(short) <= set(long)
 
 
 def _words(name: str) -> list[str]:

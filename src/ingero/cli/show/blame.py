@@ -157,7 +157,7 @@ def _print_costs(answer: Answer, price: float | None) -> None:
         money = (
             f"at most ${dollars:,.2f} per hour of running"
             if dollars is not None
-            else "give --rate, or --gpu-model and --provider, for dollars"
+            else "give --rate for dollars, or a model and provider of `ingero rates show`"
         )
         print(f"price  {money}")
 
@@ -196,7 +196,7 @@ def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None)
         line = aligned([fix, *right], widths)
         print(line if number else coloured(line, _BOLD))
     if price is None:
-        print("\ngive --rate, or --gpu-model and --provider, for dollars")
+        print("\ngive --rate for dollars, or a model and provider of `ingero rates show`")
 
 
 def _time(seconds: float | None) -> str:
