@@ -4,13 +4,16 @@ import csv
 import io
 import json
 import logging
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingero.cli import dispatch
 from ingero.cli.show.logs import FieldFormatter
 from ingero.cli.show.rows import RowPrinter
 from ingero.cli.show.safe_output import SafeStream, safe_output, visible, visible_json
@@ -107,3 +110,18 @@ def test_log_lines_cannot_be_forged_by_a_message_a_field_or_an_error() -> None:
     assert "forged" in first
     assert is_safe("\n".join([first, *others]))
     assert all(line.startswith("  ") for line in others)
+
+
+def test_a_terminal_gets_every_sequence_that_a_command_writes() -> None:
+    """A sequence that is not known arrives as text, such as `\\x1b[2K` in a progress line."""
+    written = {
+        sequence.encode().decode("unicode_escape")
+        for path in Path(dispatch.__file__).parent.rglob("*.py")
+        if path.name != "safe_output.py"
+        for sequence in re.findall(r"(?:\\r)?(?:\\x1b\[[0-9;?]*[A-Za-z])+", path.read_text())
+    }
+    assert "\r\x1b[K" in written
+    for sequence in written:
+        terminal = Terminal()
+        SafeStream(terminal).write(sequence)
+        assert terminal.getvalue() == sequence

@@ -10,6 +10,7 @@ from typing import Any
 from ingero.cli.commands.demos.keys import keep_running
 from ingero.cli.show.table import coloured, print_json
 from ingero.cli.show.verdicts import loss_text
+from ingero.cli.show.wrap import screen_columns, wrap
 from ingero.contract.fleet_api import ClusterStatus, NodeStatus
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.errors import IngeroError, Unavailable
@@ -20,6 +21,8 @@ POLL_S = 0.25
 BEHIND_S = 26.0  # so that the clock is right again when all ranks are judged
 PUSH_S = 4.0  # of health scores, and the timeout of every push: a second while the clock hurries
 TIMEOUT_S = 300.0  # for each of: learning, naming; a crowded machine needs minutes
+WIDTH = 100  # columns of text where the terminal has so many
+INDENT = 9  # columns that the time takes
 NEXT = """
 Next:
   ingero demo --keep                      look around, slow and heal ranks with keys
@@ -96,14 +99,16 @@ def play_job(
 
 def _learn(cluster: Any, run: JobDemo, began_s: float, say: Callable[[str], None]) -> None:
     """Wait until all ranks are judged, with a line of progress on a terminal."""
+    from ingero.sim.cluster import HURRY
 
     def here(seen: Cluster) -> bool:
-        _progress(f"{time.monotonic() - began_s:5.1f} s  {len(seen.nodes)} agents push")
-        return len(seen.nodes) >= run.ranks // RANKS_PER_NODE
+        nodes = run.ranks // RANKS_PER_NODE
+        _progress(f"{time.monotonic() - began_s:5.1f} s  {len(seen.nodes)} of {nodes} agents push")
+        return len(seen.nodes) >= nodes
 
     def judged(seen: Cluster) -> bool:
         left_s = seen.ranks.ready_s
-        left = "" if left_s is None else f", {left_s:.0f} s of its clock left"
+        left = "" if left_s is None else f", about {left_s / HURRY:.0f} s left"
         _progress(f"{time.monotonic() - began_s:5.1f} s  learning what is normal{left}")
         return seen.ranks.judged >= run.ranks
 
@@ -165,7 +170,14 @@ def _told(verdict: Verdict, after_s: float) -> list[str]:
         ("cost", cost),
         ("next", verdict.next_step),
     )
-    return [f"T+{after_s:4.1f} s  {who}", *(f"         {name:<11}{text}" for name, text in rows)]
+    lines = [_wrapped(f"{'':{INDENT}}{name:<11}", text) for name, text in rows]
+    return [f"T+{after_s:4.1f} s  {who}", *lines]
+
+
+def _wrapped(label: str, text: str) -> str:
+    """Return a labelled text whose lines fit the terminal, each below the first."""
+    columns = min(WIDTH, screen_columns() or WIDTH)
+    return "\n".join(wrap(label + text, columns, " " * len(label)))
 
 
 def _conclude(run: JobDemo) -> None:
@@ -206,7 +218,7 @@ def _result(run: JobDemo) -> dict[str, Any]:
 
 def _progress(text: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

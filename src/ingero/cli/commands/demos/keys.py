@@ -48,8 +48,12 @@ def _tell(cluster: Any, named: set[int], say: Callable[[str], None]) -> set[int]
     seen = cluster.judged()
     if seen is None:
         return named
-    verdicts: dict[int, Verdict] = {
-        v.rank: v for v in seen.verdicts if v.state is VerdictState.STRAGGLER and v.rank is not None
+    found: dict[int, Verdict] = {v.rank: v for v in seen.verdicts if v.rank is not None}
+    verdicts = {
+        rank: verdict
+        for rank, verdict in found.items()
+        if verdict.state is VerdictState.STRAGGLER
+        or (rank in named and verdict.state is VerdictState.RECOVERING)
     }
     for rank in sorted(verdicts.keys() - named):
         who = coloured(f"rank {rank} on {verdicts[rank].node} is slow", "31;1")
