@@ -159,8 +159,9 @@ def question_families(
         ),
         counter(
             "ingero_echo_queries_refused_total",
-            "Queries refused because others were waiting, by whose queue was full",
-            _by("queue", turns.refused),
+            "Queries refused because others were waiting, by whose queue was full; `paused` counts "
+            "statements of callers who had ended the store process",
+            _by("queue", {**turns.refused, "paused": turns.offences.refused}),
         ),
         *_single(
             ("ingero_echo_queries_running", "Queries under way in the store", turns.running),

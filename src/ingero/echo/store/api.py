@@ -22,7 +22,8 @@ class QueryLimits:
 class QueryResult:
     """Rows of JSON values.
 
-    Times are ISO text in UTC with all digits, blobs are hex, NaN and infinities are text.
+    Times are ISO text in UTC with all digits, blobs are hex, NaN and infinities are text. With
+    `ended_store` the query took so much memory that the store process is replaced.
     """
 
     columns: list[str]
@@ -30,6 +31,7 @@ class QueryResult:
     rows: list[list[Any]]
     truncated: bool
     elapsed_ms: float
+    ended_store: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,10 @@ class QueryFailed(IngeroError):
         self.code = code
 
 
+class EndedStore(QueryFailed):
+    """A query that failed so badly that the store process is replaced."""
+
+
 class TooManyQueries(Overloaded):
     """A query must wait too long; `status` is 429 because of its own caller, 503 because of all."""
 
@@ -93,6 +99,14 @@ class StoreRestarting(Unavailable):
             f"{retry_after_s:g} s"
         )
         self.retry_after_s = retry_after_s
+
+
+class StoreCrashed(StoreRestarting):
+    """The store process, number `generation`, ended without saying why."""
+
+    def __init__(self, reason: str, generation: int) -> None:
+        super().__init__(reason)
+        self.generation = generation
 
 
 class StoreApi(Protocol):

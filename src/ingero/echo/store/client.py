@@ -13,14 +13,17 @@ from ingero.children.aio import start_worker, wait_or_kill
 from ingero.children.process import module_command
 from ingero.echo.store.api import (
     ColumnResult,
+    EndedStore,
     QueryFailed,
     QueryLimits,
     QueryResult,
+    StoreCrashed,
     StoreRestarting,
     StoreStats,
 )
 from ingero.echo.store.wire import (
     LENGTH,
+    REPLACE_ME,
     Answer,
     Ask,
     Durable,
@@ -111,7 +114,7 @@ class StoreClient:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._fail_waiting("Echo is stopping")
+        self._fail_waiting(StoreRestarting("Echo is stopping"))
         self._hang_up()
 
     def set_durable(self, seq: int) -> None:
@@ -191,6 +194,8 @@ class StoreClient:
             answer: Answer = await future
         finally:
             del self._waiting[identifier]
+        if answer.is_last and answer.error:
+            raise EndedStore(answer.error, answer.message)
         if answer.error in _FAILURES:
             raise QueryFailed(answer.error, answer.message)
         if answer.error == "busy":
@@ -249,7 +254,11 @@ class StoreClient:
                 return
             self.restarts += 1
             log.warning("store_died", extra={"status": status, "restart": self.restarts})
-            self._fail_waiting(f"it ended with status {status}")
+            reason = f"it ended with status {status}"
+            is_told = status == REPLACE_ME
+            self._fail_waiting(
+                StoreRestarting(reason) if is_told else StoreCrashed(reason, self.restarts)
+            )
             while True:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, LONGEST_RESTART_S)
@@ -292,10 +301,10 @@ class StoreClient:
             self._writer.close()
             self._writer = None
 
-    def _fail_waiting(self, reason: str) -> None:
+    def _fail_waiting(self, error: StoreRestarting) -> None:
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(StoreRestarting(reason))
+                future.set_exception(error)
 
     def _send(self, message: ToStore) -> None:
         """Send a message; raise StoreRestarting if the store has just ended.

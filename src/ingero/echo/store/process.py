@@ -16,11 +16,13 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
 from ingero.children.lifetime import end_with_parent
+from ingero.echo.store.api import QueryResult
 from ingero.echo.store.turns import READERS
 from ingero.echo.store.wire import (
     LENGTH,
@@ -154,7 +156,7 @@ class _Service:
         is_swollen = ask.what == "sql" and after < LITTLE_LEFT and before - after > LITTLE_LEFT
         is_fatal = is_swollen or answer.error in ("out_of_memory", "store_failed")
         if is_fatal and self._leaving.acquire(blocking=False):
-            self._channel.send(answer)
+            self._channel.send(_last(answer))
             time.sleep(0.05)  # let the answer be sent
             os._exit(REPLACE_ME)
         if answer.error and self._leaving.locked():  # another question used up the memory
@@ -176,9 +178,18 @@ class _Service:
                         "the query ran into its time limit and could not be stopped; narrow it in "
                         "time or rows"
                     )
-                    self._channel.send(Answer(ask.id, error="timeout", message=message))
+                    self._channel.send(
+                        Answer(ask.id, error="timeout", message=message, is_last=ask is late[0])
+                    )
                 time.sleep(0.05)  # let the answers be sent
                 os._exit(REPLACE_ME)
+
+
+def _last(answer: Answer) -> Answer:
+    """Return the answer of the question because of which this process ends."""
+    if isinstance(answer.value, QueryResult):
+        answer = msgspec.structs.replace(answer, value=replace(answer.value, ended_store=True))
+    return msgspec.structs.replace(answer, is_last=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, TypeVar
 
-from ingero.echo.store.api import TooManyQueries
+from ingero.echo.store.api import QueryResult, TooManyQueries
+from ingero.echo.store.offences import Offences
 
 READERS: Final = 8
 WAITING_EACH: Final = 32
@@ -38,6 +39,7 @@ class Turns:
         self._running: Counter[Hashable] = Counter()
         self._queues: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         self.refused = Counter({"caller": 0, "total": 0, "waited": 0})
+        self.offences = Offences()
 
     @property
     def running(self) -> int:
@@ -58,6 +60,12 @@ class Turns:
         task = asyncio.ensure_future(ask())
         task.add_done_callback(lambda done: self._leave(caller, done))
         return await asyncio.shield(task)
+
+    async def run_user_sql(
+        self, caller: Hashable, ask: Callable[[], Awaitable[QueryResult]]
+    ) -> QueryResult:
+        """Like `run`, for a statement that may end the store process."""
+        return await self.run(caller, lambda: self.offences.run(caller, ask))
 
     async def _enter(self, caller: Hashable) -> None:
         if caller not in self._queues and self._may_run(caller):

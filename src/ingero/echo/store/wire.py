@@ -67,12 +67,16 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The reply to an Ask; `error` is a code, and if it is empty, `value` is the answer."""
+    """The reply to an Ask; `error` is a code, and if it is empty, `value` is the answer.
+
+    With `is_last` the store process ends because of this question.
+    """
 
     id: int
     value: Any = None
     error: str = ""
     message: str = ""
+    is_last: bool = False
 
 
 ToStore: TypeAlias = Durable | Ask | Stop

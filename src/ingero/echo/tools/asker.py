@@ -157,7 +157,9 @@ class Asker:
         self, sql: str, clusters: list[str] | None, limits: QueryLimits
     ) -> QueryResult:
         """Run the caller's own statement over the rows of `clusters`, or over all for None."""
-        return await self._in_turn(lambda: self.store.user_sql(sql, clusters, limits))
+        return await self.turns.run_user_sql(
+            self.key.digest, lambda: self.store.user_sql(sql, clusters, limits)
+        )
 
     async def _in_turn(self, ask: Callable[[], Awaitable[Result]]) -> Result:
         return await self.turns.run(self.key.digest, ask)
