@@ -100,8 +100,21 @@ class Interpreter:
         pass
 
 
+class Crowded:
+    """Threads of its own need the CPU all the time, as those of libraries do."""
+
+    def __init__(self) -> None:
+        work = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
+        for _ in range(2):  # without the interpreter lock
+            threading.Thread(target=exec, args=(work,), daemon=True).start()
+
+    def step(self, number: int) -> None:
+        pass
+
+
 MODES = {
     "healthy": Nothing,
+    "crowded": Crowded,
     "lock": Lock,
     "reader": Reader,
     "gc": Garbage,

@@ -129,13 +129,27 @@ def test_who_takes_the_cpu_must_stand_out(waits: dict[int, int], rival: int | No
     assert choose_rival(7, waits) == rival
 
 
-def test_without_probes_the_busiest_process_on_the_same_cpu_is_named(
+@pytest.mark.parametrize("has_probes", [True, False])
+def test_a_neighbour_is_named_where_threads_of_the_rank_take_turns_with_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch, has_probes: bool
+) -> None:
+    if not has_probes:
+        monkeypatch.setattr(rivals, "_probe", lambda *_: None)
+    late, hog = start("crowded", cpu=1), start("hog", cpu=1)
+    text = rivals.find_rival(late, threading.Event())
+    assert text == f"`hog` (process {hog}, in the same cgroup)"
+
+
+def test_a_busy_process_on_another_cpu_is_not_in_the_way(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rivals, "_probe", lambda *_: None)
-    late, hog = start("healthy", cpu=1), start("hog", cpu=1)
-    text = rivals.find_rival(late, threading.Event())
-    assert text == f"`hog` (process {hog}, in the same cgroup)"
+    late, _ = start("crowded", cpu=1), start("hog", cpu=0)
+    assert rivals.find_rival(late, threading.Event()) == ""
+
+
+def test_threads_of_the_rank_are_named_where_nobody_else_is(start: Start) -> None:
+    assert rivals.find_rival(start("crowded", cpu=1), threading.Event()) == "its own threads"
 
 
 def test_a_cpu_quota(start: Start, peers: list[RankProcess], apart: Apart) -> None:

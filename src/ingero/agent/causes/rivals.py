@@ -1,36 +1,39 @@
-"""Who takes the CPU that a rank waits for: by the scheduler's probes, else by CPU time."""
+"""Who takes the CPU that a rank waits for: by the scheduler's probes, and by time on its CPU."""
 
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 import numpy as np
 
 from ingero.agent.causes.cgroups import cgroup_paths
+from ingero.agent.causes.neighbours import NOBODY, watch_neighbours
 from ingero.agent.causes.threads import comm_of, driving_threads, read
-from ingero.agent.processes.discover import process_ids
 from ingero.contract.events import Source
 from ingero.errors import IngeroError
 
 PROBED_S: Final = 2.0
 POLL_S: Final = 0.05
-MIN_SHARE: Final = 0.5  # of the waits, or of one CPU: below it nobody is named
+MIN_SHARE: Final = 0.5  # of the waits: below it nobody is named
 MIN_SHARE_OF_OTHERS: Final = 0.3  # of the waits behind another process, beside threads of its own
 _SWITCH: Final = 1
 _LEAST_WAIT_NS: Final = 200_000
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def find_rival(pid: int, stop: threading.Event, seconds: float = PROBED_S) -> str:
-    """Return who runs while a process waits for a CPU, in words; empty where it is not clear."""
+    """Return who runs while a process waits for a CPU, in words; empty where it is not clear.
+
+    The probes tell who ran last before a thread came back. Where threads of the rank take turns
+    with another process, that is often one of its own, so the time on its CPU decides then.
+    """
     waits = _probe(pid, stop, seconds)
-    if waits is None:
-        return _busiest(pid, stop, seconds)
-    return _describe(pid, rival) if (rival := choose_rival(pid, waits)) is not None else ""
+    rival = None if waits is None else choose_rival(pid, waits)
+    if rival in (None, pid):
+        beside = choose_rival(pid, watch_neighbours(pid, stop, seconds))
+        rival = rival if beside in (None, pid) else beside
+    return _describe(pid, rival) if rival is not None else ""
 
 
 def choose_rival(pid: int, waits: Mapping[int, int]) -> int | None:
@@ -39,7 +42,7 @@ def choose_rival(pid: int, waits: Mapping[int, int]) -> int | None:
     Threads of the waiting process itself are named only where no other process is to blame.
     """
     total = sum(waits.values())
-    others = [(waited, rival) for rival, waited in waits.items() if rival != pid]
+    others = [(waited, rival) for rival, waited in waits.items() if rival not in (pid, NOBODY)]
     if others and max(others)[0] >= MIN_SHARE_OF_OTHERS * total:
         return max(others)[1]
     return pid if total and waits.get(pid, 0) >= MIN_SHARE * total else None
@@ -79,40 +82,6 @@ def _probe(pid: int, stop: threading.Event, seconds: float) -> Counter[int] | No
     finally:
         tracer.close()
     return found
-
-
-def _busiest(pid: int, stop: threading.Event, seconds: float) -> str:
-    """Return the process that used most of the CPU that the rank may use, without probes."""
-    allowed = {cpu for tid in driving_threads(pid) for cpu in _affinity(tid)}
-    before = _cpu_ticks(pid)
-    stop.wait(seconds)
-    used = Counter(
-        {
-            other: ticks - before[other][0]
-            for other, (ticks, cpu) in _cpu_ticks(pid).items()
-            if other in before and cpu in allowed
-        }
-    )
-    for rival, ticks in used.most_common(1):
-        if ticks >= MIN_SHARE * seconds * _TICKS_PER_S * min(len(allowed), 1):
-            return _describe(pid, rival)
-    return ""
-
-
-def _cpu_ticks(pid: int) -> dict[int, tuple[int, int]]:
-    """Return used clock ticks and last CPU of every other process."""
-    found = {}
-    for other in process_ids():
-        fields = read(f"/proc/{other}/stat").rpartition(b")")[2].split()
-        if other != pid and len(fields) > 36:
-            found[other] = (int(fields[11]) + int(fields[12]), int(fields[36]))
-    return found
-
-
-def _affinity(tid: int) -> set[int]:
-    with suppress(OSError):
-        return os.sched_getaffinity(tid)
-    return set()
 
 
 def _process_of(tid: int) -> int:
