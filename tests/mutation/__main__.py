@@ -12,6 +12,7 @@ tried again with the tests of today, after those that were never tried.
 
 import argparse
 import hashlib
+import resource
 import subprocess
 import sys
 import time
@@ -97,11 +98,17 @@ def report(trials: Trials, chosen: int, took_s: float) -> bool:
         f"{trials.room.name}: {killed} of {count} mutants killed ({share:.1%}, at least "
         f"{lower_bound(killed, count):.1%}); without {harmless} accepted survivors "
         f"{killed / max(1, count - harmless):.1%}; {limits} by a limit of time; "
-        f"{chosen - count} not tried; {took_s:.0f} s"
+        f"{chosen - count} not tried; {took_s:.0f} s, {used_s():.0f} s of a processor"
     )
     for name in sorted(mutant.name for mutant in trials.survived):
         print(f"  survived: {name}{f'  ({reasons[name]})' if name in reasons else ''}")
     return share >= NEEDED
+
+
+def used_s() -> float:
+    """Return how long this process and those that it has started have run so far."""
+    of = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in of)
 
 
 def accepted() -> dict[str, str]:

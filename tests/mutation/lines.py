@@ -3,11 +3,13 @@
 import hashlib
 import importlib
 import json
+import math
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +21,15 @@ from tests.mutation.mutants import Mutant
 from tests.mutation.rooms import SOURCE, Room
 
 _SLOWEST_S = 6.0  # slower tests are left out
-_FAST_S = 0.3  # tests below it while traced are not timed again
+_ENOUGH = 3000  # events of one function in one test without a new line
 
 
 class Tracer:
-    """Notes the lines that run, of some files only."""
+    """Notes the lines that run, of some files only.
+
+    A function that has shown nothing new for long is left alone, since tracing is slow. A line
+    that is missed by this counts as not reached, so that no mutant seems killed because of it.
+    """
 
     def __init__(self, files: list[str]) -> None:
         self._files = {str(SOURCE / file): file for file in files}
@@ -31,6 +37,7 @@ class Tracer:
 
     def start(self) -> None:
         self.lines = {}
+        self._tired: dict[int, int] = {}  # by function: the events since a new line was seen
         threading.settrace(self._trace)
         sys.settrace(self._trace)
 
@@ -39,12 +46,17 @@ class Tracer:
         threading.settrace(None)  # type: ignore[arg-type]
 
     def _trace(self, frame: FrameType, event: str, _: object) -> object:
-        file = self._files.get(frame.f_code.co_filename)
-        if file is None:
+        code = frame.f_code
+        file = self._files.get(code.co_filename)
+        if file is None or code.co_name == "<module>":
             return None
-        if frame.f_code.co_name != "<module>":
-            self.lines.setdefault(file, set()).add(frame.f_lineno)
-        return self._trace
+        lines = self.lines.setdefault(file, set())
+        if frame.f_lineno not in lines:
+            lines.add(frame.f_lineno)
+            self._tired[id(code)] = 0
+            return self._trace
+        events = self._tired[id(code)] = self._tired.get(id(code), 0) + 1
+        return self._trace if events < _ENOUGH else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,44 +140,59 @@ def _state(room: Room, session: pytest.Session) -> dict[str, str]:
     }
 
 
+class TooSlow(BaseException):
+    """A test takes longer than any that is used."""
+
+
+def _give_up(*_: object) -> None:
+    raise TooSlow
+
+
 class _Watch:
     """A pytest plugin that runs tests for their lines and for their time."""
 
     def __init__(self, room: Room) -> None:
-        self._tracer = Tracer(room.files())
+        self._tracer, self._most_s = Tracer(room.files()), min(_SLOWEST_S, room.most_test_s)
         self._lines: dict[str, dict[str, set[int]]] = {}
         self._times: dict[str, float] = {}
         self._failed: set[str] = set()
+        self._slow: set[str] = set()
         self._modules = set(sys.modules)
 
     def run_all(self, items: list[pytest.Item]) -> None:
-        """Run each test for its lines, and those that seem slow once more for their time."""
-        self._run(items, is_traced=True)
-        slow = [item for item in items if self._times[item.nodeid] > _FAST_S]
-        self._run(sorted(slow, key=lambda item: self._times[item.nodeid]), is_traced=False)
-
-    def _run(self, items: list[pytest.Item], *, is_traced: bool) -> None:
+        """Run each test once, for its lines and its time, and give up those that are too slow."""
+        signal.signal(signal.SIGPROF, _give_up)
         for item, following in zip(items, [*items[1:], None], strict=False):
-            if is_traced:
-                self._tracer.start()
+            signal.setitimer(signal.ITIMER_PROF, self._most_s)
+            self._tracer.start()
             began_s = time.process_time()
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             self._times[item.nodeid] = time.process_time() - began_s
-            if is_traced:
-                self._tracer.stop()
-                self._lines[item.nodeid] = self._tracer.lines
+            self._tracer.stop()
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            self._lines[item.nodeid] = self._tracer.lines
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self._failed.add(report.nodeid)
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.excinfo is not None and call.excinfo.errisinstance(TooSlow):
+            self._slow.add(item.nodeid)
+        elif report.failed:
+            self._failed.add(item.nodeid)
+        return report
 
     def answer(self) -> dict[str, object]:
         """Return what was seen."""
         return {
-            "failed": sorted(self._failed),
+            "failed": sorted(self._failed - self._slow),
             "modules": sorted(set(sys.modules) - self._modules),
             "tests": [
-                (name, self._times[name], {file: sorted(seen) for file, seen in lines.items()})
+                (name, self._seconds(name), {file: sorted(seen) for file, seen in lines.items()})
                 for name, lines in self._lines.items()
             ],
         }
+
+    def _seconds(self, name: str) -> float:
+        return math.inf if name in self._slow else self._times[name]

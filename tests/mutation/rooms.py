@@ -54,6 +54,7 @@ ROOMS = (
             "tests/storage/test_sqlite_guard*.py",
         ),
         without="test_no_function_shows_what_a_text_argument_names",
+        most_test_s=6.0,
     ),
     Room("inference", ("core/inference/*.py",), ("tests/core/inference",)),
     Room("verdict", ("core/verdict/**/*.py",), ("tests/core/verdict",), 400, most_test_s=5.0),

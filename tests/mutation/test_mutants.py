@@ -1,12 +1,14 @@
 """Mutants are made as described, named without lines, and killed by tests that look."""
 
 import ast
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.mutation.__main__ import accepted
+from tests.mutation.limits import HUNG
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.rooms import ROOMS, ROOT, SOURCE, Room, lower_bound
 
@@ -68,6 +70,38 @@ def test_accepted_survivors_have_reasons_and_exist() -> None:
 
 def made(file: str) -> list[Mutant]:
     return mutants_of(SOURCE, file)
+
+
+LIMITED = """
+import os, subprocess, sys, time
+from tests.mutation.limits import limit
+
+os.setsid()
+limit({usual_s}, look_s=0.5)
+{work}
+"""
+BUSY = "end = time.process_time() + 1.2\nwhile time.process_time() < end: pass"
+BUSY_CHILD = f"subprocess.run([sys.executable, '-c', {'import time;' + BUSY!r}])"
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "work", "status"),
+    [
+        pytest.param(10, BUSY, 0, id="busy"),
+        pytest.param(10, BUSY_CHILD, 0, id="busy child"),
+        pytest.param(10, "time.sleep(60)", HUNG, id="nothing happens"),
+        pytest.param(-0.3, BUSY, -signal.SIGPROF, id="far more than usual"),
+    ],
+)  # fmt: skip
+def test_a_trial_ends_by_what_it_uses_or_when_nothing_happens(
+    usual_s: float, work: str, status: int
+) -> None:
+    """How long a trial takes by the clock says more about the machine than about the mutant."""
+    code = LIMITED.format(usual_s=usual_s, work=work)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == status, done.stderr.decode()
 
 
 TRIAL = """

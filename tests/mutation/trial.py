@@ -6,10 +6,8 @@ that have noticed most mutants of this file, then the fastest.
 """
 
 import contextlib
-import ctypes
 import gc
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -23,6 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 from tests.mutation.kept import Kept
+from tests.mutation.limits import HUNG, limit, silence
 from tests.mutation.lines import Measured, Tracer, is_reached, measure
 from tests.mutation.mutants import Mutant
 from tests.mutation.patch import exchange_functions, functions_by_file, import_again
@@ -32,11 +31,8 @@ OPTIONS = (
     "-q", "-s", "-p", "no:xdist", "-o", "timeout=0",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
-_MOST_MEMORY = 6 << 30
 _KILLED = 1
-_LIMITS = (signal.SIGPROF, signal.SIGALRM)
 MAX_CRASHES = 5
-_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 1 << 14, 1 << 18
 
 
 @dataclass
@@ -89,7 +85,9 @@ class Trials:
             self._crashed = 0
             cache = self._folder / "measured" if self.tests else self.kept.measured
             self._tests = measure(session, self._folder, self.room, cache)
-            self._noticed: Counter[tuple[str, str]] = Counter()
+            self._noticed: Counter[tuple[str, str, str]] = Counter()
+            for mutant, test in self.killed.items():
+                self._notices(mutant, test)
             gc.collect()
             self._functions = functions_by_file()
             gc.freeze()  # a fork then copies less
@@ -120,7 +118,7 @@ class Trials:
     def _chosen(self, mutant: Mutant) -> list[Measured]:
         """Return the tests that may notice a mutant, the most promising first."""
         reaching = [test for test in self._tests if test.reaches(mutant)]
-        reaching.sort(key=lambda test: (-self._noticed[mutant.file, test.name], test.seconds))
+        reaching.sort(key=lambda test: (*self._promise(mutant, test.name), test.seconds))
         if self._acts_early(mutant):  # a constant can be used anywhere
             names = {test.name for test in reaching}
             reaching += [test for test in self._tests if test.name not in names]
@@ -130,6 +128,14 @@ class Trials:
             if sum_s <= self.room.most_test_s:
                 chosen.append(test)
         return chosen
+
+    def _promise(self, mutant: Mutant, test: str) -> tuple[int, int]:
+        """Return what is lowest for tests that noticed much, in this function or in its file."""
+        by_function, by_file = (mutant.file, mutant.function, test), (mutant.file, "", test)
+        return -self._noticed[by_function], -self._noticed[by_file]
+
+    def _notices(self, mutant: Mutant, test: str) -> None:
+        self._noticed.update([(mutant.file, mutant.function, test), (mutant.file, "", test)])
 
     def _acts_early(self, mutant: Mutant) -> bool:
         """Return whether modules must be imported again for the change to act everywhere."""
@@ -165,15 +171,15 @@ class Trials:
             os.killpg(pid, signal.SIGKILL)
         last = (folder / "last").read_text() if (folder / "last").exists() else "import"
         shutil.rmtree(folder, ignore_errors=True)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) not in _LIMITS:
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGPROF:
             self._crashed += 1  # says nothing about the tests: packages were changed meanwhile
             if self._crashed > MAX_CRASHES:
                 sys.exit(f"{self._crashed} trials crashed; start again (--resume)")
-        elif os.WIFSIGNALED(status):
+        elif os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == HUNG:
             self._dies(mutant, f"time limit in {last}")
         elif os.WEXITSTATUS(status) == _KILLED:
             self._dies(mutant, last)
-            self._noticed[mutant.file, last] += 1
+            self._notices(mutant, last)
         else:
             self._survives(mutant)
 
@@ -232,32 +238,3 @@ def use_few_examples(item: pytest.Item) -> None:
     if own is not None:
         few = settings(own, max_examples=min(25, own.max_examples), phases=phases, database=None)
         item.obj._hypothesis_internal_use_settings = few  # type: ignore[attr-defined]
-
-
-def silence(folder: Path) -> None:
-    """Make this process the first of a group that prints nothing and has a limit of memory."""
-    os.setsid()
-    keep_mounts_private()
-    folder.mkdir()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(nothing, number)
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def keep_mounts_private() -> None:
-    """Let what tests mount end with this process, which may end in the middle of a test."""
-    libc = ctypes.CDLL(None)
-    if os.geteuid() == 0 and libc.unshare(_CLONE_NEWNS) == 0:
-        libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None)
-
-
-def limit(usual_s: float) -> None:
-    """End this process if a test takes far longer than usual, by the processor or the clock."""
-    for timer, sent, limit_s in (
-        (signal.ITIMER_PROF, signal.SIGPROF, 2 + 5 * usual_s),
-        (signal.ITIMER_REAL, signal.SIGALRM, 30 + 10 * usual_s),
-    ):
-        signal.signal(sent, signal.SIG_DFL)
-        signal.setitimer(timer, limit_s)
