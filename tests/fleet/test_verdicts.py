@@ -267,4 +267,7 @@ def test_whatever_is_pushed_the_service_goes_on(hostile: list[MetricsRequest]) -
         service.take(push, "c", START_S + second)
         service.tick(START_S + second)
     for second in range(10, 14):
+        service.take(own_time_push("later", 0, second, 500.0), "c", START_S + second)
         service.tick(START_S + second)
+    engine = service.clusters["c"].engine
+    assert engine.registry.find_named("j", "later", 0) is not None

@@ -83,15 +83,17 @@ def test_the_cost_is_never_above_the_allowance(some: list[Load], waited: float) 
 
 
 @given(loads, st.floats(0.001, 0.5))
-def test_the_plan_reduces_nothing_when_everything_fits(some: list[Load], allowance: float) -> None:
+def test_the_plan_reduces_something_only_where_needed(some: list[Load], allowance: float) -> None:
     watches = plan_watches(some, allowance, POLICY.least_duty)
     fits = sum(probe_cost(load, Watch()) for load in some) <= allowance
-    assert fits is (set(watches.values()) <= {Watch()}) or not fits
+    assert fits == (set(watches.values()) <= {Watch()})
 
 
-@given(loads)
-def test_kept_functions_are_reduced_last(some: list[Load]) -> None:
-    watches = plan_watches(some, 0.01, POLICY.least_duty)
-    if any(watches[load.name].level is not ProbeLevel.FULL for load in some if load.keep):
-        others = [load for load in some if not load.keep and probe_cost(load, Watch()) > 0]
-        assert all(watches[load.name].level in (ProbeLevel.DUTY, ProbeLevel.OFF) for load in others)
+@given(loads, st.floats(12_000, 1e6))
+def test_kept_functions_are_reduced_last(some: list[Load], calls: float) -> None:
+    """One kept function alone is too expensive, so that everything before it is reduced."""
+    kept = Load("ncclAllReduce", calls, 1700, 850, keep=True)
+    watches = plan_watches([*some, kept], 0.01, POLICY.least_duty)
+    assert watches[kept.name].level is not ProbeLevel.FULL
+    others = [load for load in some if not load.keep and probe_cost(load, Watch()) > 0]
+    assert all(watches[load.name].level in (ProbeLevel.DUTY, ProbeLevel.OFF) for load in others)

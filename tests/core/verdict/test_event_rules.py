@@ -530,6 +530,7 @@ def test_members_that_are_not_judged_are_in_no_group() -> None:
     registry.rows.cusum[[2, 3]] = 5.1
     known = np.arange(8) != 3
     everyone = np.ones(8, bool)
+    assert Groups(registry).advance(everyone, everyone, 1000.0).any()
     assert not Groups(registry).advance(known, everyone, 1000.0).any()
     assert not Groups(registry).advance(everyone, known, 1000.0).any()
 
