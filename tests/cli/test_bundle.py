@@ -1,18 +1,21 @@
 """`ingero support-bundle`: what is in it, and what never is."""
 
+import json
 import tarfile
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.cli.bundle import REMOVED, clean, collect, redacted
+from ingero.cli.bundle import REMOVED, clean, collect, known_secrets, redacted
 from ingero.cli.dispatch import run
 
 TOKEN = "feedc0de" * 8
 CODE = "ij1_" + "A" * 64
+ODD = 'hunter"2/ with ö and %'
 LISTED, HOOK, CHAT = "a11ce" * 8, "T000/B000/" + "x" * 24, "123456:bot-of-the-team"
 
 
@@ -67,6 +70,27 @@ def test_a_bundle_has_everything_and_no_secret(
     assert yaml.safe_load(texts["ingero.yaml"])["fleet"]["token_file"] == str(token)
     assert texts["fleet-status.json"].startswith("not available: ")
     assert texts["logs/up-fleet.log"] == f"push with {REMOVED} and {REMOVED}\n"
+
+
+SECRETS = (
+    "token", "bearer_token", "password", "routing_key", "api_key", "AWS_SECRET_ACCESS_KEY",
+    "tokens", "Authorization", "passwords_of_users", "client_secret_value", "sessionCookie", "headers",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("shape", ["{}", "[{}]", "{{x: [{{y: {}}}]}}"])
+def test_secrets_are_removed_wherever_they_are(
+    name: str, shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In lists and mappings, under misspelled names, and as logs of JSON and URLs have them."""
+    config = tmp_path / "ingero.yaml"
+    config.write_text(f"fleet: {{{name}: {shape.format(yaml.dump(ODD).split(chr(10))[0])}}}\n")
+    monkeypatch.setenv("INGERO_CONFIG", str(config))
+    secrets = known_secrets()
+    for form in (ODD, json.dumps(ODD), quote(ODD, safe="")):
+        assert ODD[:4] not in clean(f"log {form} end", secrets)
+    assert ODD[:4] not in yaml.dump(redacted(yaml.safe_load(config.read_text())))
 
 
 @given(st.sampled_from(["token", "bearer_token", "password", "routing_key", "api_key"]), st.text())

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 import yaml
@@ -34,11 +35,14 @@ MAX_EPISODES: Final = 20
 COMMAND_S: Final = 10.0
 REMOVED: Final = "[removed]"
 UNITS: Final = ("ingero-agent", "ingero-fleet", "ingero-echo")
-# settings that hold a secret themselves; those that name a file of secrets end in `_file`
+# settings and variables that hold a secret themselves, also those that somebody misspelled or
+# that belong to other programs; those that name a file of secrets end in `_file`
 _SECRET: Final = re.compile(
-    r"(token|secret|password|passwd|routing_key|api_key|authorization)$", re.I
+    r"^(?!.*_file\Z).*(token|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|"
+    r"routing_?key|authorization|bearer|cookie)",
+    re.I | re.S,
 )
-_SECRET_FILE: Final = re.compile(r"(token|secret|password|routing_key|urls)_file$", re.I)
+_SECRET_FILE: Final = re.compile(r"(token|secret|password|routing_key|urls)_file\Z", re.I)
 _PATH: Final = re.compile(r"^\w+://[^/?]+[/?]?")  # what comes before the path of an address
 _CREDENTIALS: Final = re.compile(r"(\w+://)[^/@\s]+@")
 _CODE: Final = re.compile(r"ij1_[A-Za-z0-9_-]{64}")
@@ -81,24 +85,27 @@ def known_secrets(fleet_config: Path | None = None) -> list[str]:
         for name, value in _settings(document):
             if _SECRET_FILE.search(name):
                 found += _secrets_of(Path(value))
-            elif _SECRET.search(name):
+            elif _is_secret(name):
                 found.append(value)
             elif name == "url" and _PATH.search(value):  # that of a webhook is its secret
                 found.append(_PATH.sub("", value, count=1))
     return sorted({value for value in found if len(value) >= 8}, key=len, reverse=True)
 
 
-def _settings(document: Any) -> Iterator[tuple[str, str]]:
-    """Yield name and value of every setting with a text."""
+def _settings(document: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield name and value of every setting; all parts of a secret setting have its name."""
     if isinstance(document, list):
         for each in document:
-            yield from _settings(each)
+            yield from _settings(each, name)
     elif isinstance(document, dict):
-        for name, value in document.items():
-            if isinstance(value, str):
-                yield str(name), value
-            else:
-                yield from _settings(value)
+        for key, value in document.items():
+            yield from _settings(value, name if _is_secret(name) else str(key))
+    elif document is not None:
+        yield name, str(document)
+
+
+def _is_secret(name: str) -> bool:
+    return name == "headers" or _SECRET.search(name) is not None
 
 
 def _secrets_of(path: Path) -> list[str]:
@@ -119,7 +126,8 @@ def _secrets_of(path: Path) -> list[str]:
 def clean(text: str, secrets: list[str]) -> str:
     """Return a text without secrets, join codes and credentials in addresses."""
     for secret in secrets:
-        text = text.replace(secret, REMOVED)
+        for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe="")):
+            text = text.replace(form, REMOVED)
     return _CODE.sub(REMOVED, _CREDENTIALS.sub(rf"\1{REMOVED}@", text))
 
 
@@ -127,11 +135,7 @@ def redacted(document: Any) -> Any:
     """Return a configuration without the values of secret settings and of headers."""
     if isinstance(document, dict):
         return {
-            name: REMOVED
-            if _SECRET.search(str(name)) and not isinstance(value, dict | list)
-            else dict.fromkeys(value, REMOVED)
-            if name == "headers" and isinstance(value, dict)
-            else redacted(value)
+            name: REMOVED if _is_secret(str(name)) else redacted(value)
             for name, value in document.items()
         }
     return [redacted(each) for each in document] if isinstance(document, list) else document

@@ -14,8 +14,8 @@ Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 UInt64 = Annotated[int, Meta(ge=0)]
 UInt32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-TraceId = Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")]
-SpanId = Annotated[str, Meta(pattern="^([0-9a-fA-F]{16})?$")]
+TraceId = Annotated[str, Meta(pattern=r"\A([0-9a-fA-F]{32})?\Z")]
+SpanId = Annotated[str, Meta(pattern=r"\A([0-9a-fA-F]{16})?\Z")]
 Plain: TypeAlias = "str | bool | int | float | bytes | list[Plain] | dict[str, Plain] | None"
 
 _SCALAR_FIELDS = {

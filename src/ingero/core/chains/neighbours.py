@@ -15,7 +15,7 @@ _KERNEL_NAMES = re.compile(
     r"|cpuhp/|watchdog/|jbd2/|xfsaild|scsi_|nv_queue|nvidia-modeset|swapper|kdamond|oom_reaper"
     r"|writeback|kblockd|ksmd|md\d+_raid)"
 )
-_OURS = re.compile(r"ingero(-fleet|-echo)?$")
+_OURS = re.compile(r"ingero(-fleet|-echo)?")
 _UNIT = re.compile(r"[\w@.:\\-]+\.(service|scope)")
 
 
@@ -37,7 +37,7 @@ class Neighbour:
     @property
     def is_protected(self) -> bool:
         """Whether advice must leave it alone: the kernel's own, or Ingero itself."""
-        return self.is_kernel or bool(_KERNEL_NAMES.match(self.name) or _OURS.match(self.name))
+        return self.is_kernel or bool(_KERNEL_NAMES.match(self.name) or _OURS.fullmatch(self.name))
 
 
 _UNKNOWN = Neighbour()

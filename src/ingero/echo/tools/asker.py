@@ -38,7 +38,7 @@ ALL_TIME: Final = "all"
 PREFIX: Final = "fleet.cluster."
 TIME_PATTERN: Final = (
     r"^((?:19|20|21)[0-9]{2})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])"
-    r"(\.[0-9]{1,9})?(Z|[+-][01][0-9]:[0-5][0-9])?$"
+    r"(\.[0-9]{1,9})?(Z|[+-][01][0-9]:[0-5][0-9])?(?![\s\S])"
 )
 _STATUS: Final = {
     "sql_refused": 400,
@@ -54,7 +54,7 @@ Window = Annotated[
     str,
     Meta(
         description="How far back to look, by time of arrival: 10m, 1h, 2d, or all.",
-        pattern=r"^(all|([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+)$",
+        pattern=r"^(all|([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+)(?![\s\S])",
         max_length=32,
     ),
 ]
