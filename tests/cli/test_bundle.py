@@ -74,7 +74,8 @@ def test_a_bundle_has_everything_and_no_secret(
 
 SECRETS = (
     "token", "bearer_token", "password", "routing_key", "api_key", "AWS_SECRET_ACCESS_KEY",
-    "tokens", "Authorization", "passwords_of_users", "client_secret_value", "sessionCookie", "headers",
+    "tokens", "Authorization", "passwords_of_users", "client_secret_value", "sessionCookie",
+    "headers",
 )  # fmt: skip
 
 
