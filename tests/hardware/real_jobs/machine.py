@@ -148,7 +148,7 @@ def job_command(ranks: str) -> list[str]:
     if ranks == "simulated":
         return [sys.executable, "-m", "tests.hardware.real_jobs.standin"]
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={WORLD}"]
-    return [*launcher, f"--master-port={free_port()}", str(HERE / "job.py")]
+    return [*launcher, f"--master-port={free_ports(1)[0]}", str(HERE / "job.py")]
 
 
 def gpu_name() -> str:
@@ -165,7 +165,10 @@ def gpu_name() -> str:
     return found.stdout.strip() or "unknown"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Return ports that are free now, each another one."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports

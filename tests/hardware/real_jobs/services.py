@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import IO, Any
 
-from tests.hardware.real_jobs.machine import free_port
+from tests.hardware.real_jobs.machine import free_ports
 from tests.hardware.real_jobs.processes import children_of, cpu_s
 
 START_S = 30.0
@@ -23,7 +23,7 @@ class Services:
     def __init__(self, mode: str, rings: Path, folder: Path) -> None:
         self.folder = folder
         self.logs: list[IO[bytes]] = []
-        ports = {name: free_port() for name in LISTENERS}
+        ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
         self.api = f"http://127.0.0.1:{ports['agent']}"
         listeners = [f"--{name}=127.0.0.1:{port}" for name, port in ports.items()]
         self.fleet = self._start(

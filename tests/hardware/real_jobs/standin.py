@@ -2,7 +2,8 @@
 
     python -m tests.hardware.real_jobs.standin CONTROL OUT MODE
 
-Takes the same control file and writes the same step times. A step is a few sleeps and a barrier.
+Takes the same control file and writes the same step times. A step is some work of the host, a sleep
+for the GPU and a barrier; what slows a host is real.
 """
 
 import json
@@ -14,9 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.live_job import BUCKETS, Alarm, Communicator, sleep_until
+from tests.hardware.real_jobs.host_faults import SlowHost
+from tests.support.live_job import BUCKETS, Alarm, Communicator
 
 OWN_NS = 40_000_000
+LAUNCH_NS = 2_500_000  # of CPU time: small, because all ranks may share two cores
 WORLD = 8
 LOOK_NS = 250_000_000
 LINE_STEPS = 20
@@ -24,10 +27,9 @@ COMMUNICATOR = 0xBEEF
 
 
 def run_rank(rank: int, control: Path, out: Path, barrier: Any, end: Any) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank)}
     plugin = os.environ.get("NCCL_PROFILER_PLUGIN")
     comm = Communicator(plugin, COMMUNICATOR, rank, WORLD) if plugin else None
-    alarm, base = Alarm(), random.Random(rank).randrange(10**15)
+    alarm, host, base = Alarm(), SlowHost(out, rank), random.Random(rank).randrange(10**15)
     says, looked_ns, times_ms, step = {}, 0, [], 0
     log = (out / f"steps_{rank}.jsonl").open("w", buffering=1)
     barrier.wait(60)
@@ -40,12 +42,13 @@ def run_rank(rank: int, control: Path, out: Path, barrier: Any, end: Any) -> Non
                 says = seen
                 log.write(json.dumps({"at": time.time(), "step": step, "fault": says}) + "\n")
         mine = says.get("rank") == rank and step % says.get("every", 1) == 0
-        host = sum(says.get(kind, 0.0) for kind in ("host", "lock", "read", "collect"))
-        if mine and host:
-            sleep_until(free_ns + int(host * OWN_NS))
+        if mine:
+            host.hold_up(says, OWN_NS / 1e9)
+        launch()
+        launched_ns = time.monotonic_ns()
         operations = [comm.enqueue(bucket // 2) for bucket in BUCKETS] if comm else []
-        extra = (says.get("gpu", 0.0) + host) * OWN_NS if mine else 0
-        alarm.wait_for(free_ns + OWN_NS + int(extra))
+        extra = says.get("gpu", 0.0) * OWN_NS if mine else 0
+        alarm.wait_for(launched_ns + OWN_NS - LAUNCH_NS + int(extra))
         arrived_ns = time.monotonic_ns()
         if rank == 0 and says.get("stop"):
             end.value = 1
@@ -63,18 +66,23 @@ def run_rank(rank: int, control: Path, out: Path, barrier: Any, end: Any) -> Non
             times_ms = []
 
 
+def launch() -> None:
+    end_ns = time.thread_time_ns() + LAUNCH_NS
+    while time.thread_time_ns() < end_ns:
+        pass
+
+
 def main() -> None:
     control, out = Path(sys.argv[1]), Path(sys.argv[2])
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # so that /proc shows the variables of each rank
     barrier, end = context.Barrier(WORLD), context.Value("b", 0)
-    ranks = [
-        context.Process(target=run_rank, args=(rank, control, out, barrier, end))
-        for rank in range(WORLD)
-    ]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
+    ranks = []
+    for rank in range(WORLD):
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank)}
+        ranks.append(context.Process(target=run_rank, args=(rank, control, out, barrier, end)))
+        ranks[-1].start()
+    for process in ranks:
+        process.join()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,17 @@ LOG_BYTES = 100_000
 class Story:
     """Runs the phases of one job and keeps what was said when."""
 
-    def __init__(self, machine: Machine, mode: str, phases: list[Phase], share: int) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        mode: str,
+        phases: list[Phase],
+        share: int,
+        is_enough: Callable[[Phase, list[Heard]], bool] = lambda _, __: False,
+    ) -> None:
+        """`is_enough` may end a phase early, given what was heard in it."""
         self.machine, self.mode, self.phases, self.share = machine, mode, phases, share
+        self.is_enough = is_enough
         self.folder = machine.folder / f"{mode}-{time.monotonic_ns()}"
         self.folder.mkdir()
         self.passed: list[Passed] = []
@@ -75,6 +85,8 @@ class Story:
             while time.monotonic() - began < phase.seconds:
                 job.require_running()
                 self._listen(services)
+                if self.is_enough(phase, [one for one in self.heard if one.at_s >= began_s]):
+                    break
                 time.sleep(POLL_S)
         finally:
             if pressure is not None:
