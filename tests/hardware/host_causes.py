@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hardware.real_jobs.drive import commit
-from tests.hardware.real_jobs.machine import WORLD, Machine
+from tests.hardware.real_jobs.machine import Machine
 from tests.hardware.real_jobs.plan import CALM, CAUSES, PERIODIC, Lengths, Phase, phases_of
 from tests.hardware.real_jobs.rows import Heard
 from tests.hardware.real_jobs.story import Story
@@ -59,7 +59,7 @@ def main() -> None:
     lengths = Lengths(args.healthy, args.fault, args.calm)
     phases = phases_of(args.job, lengths, tuple(args.kinds.split(",")))
     phases = [phase for phase in phases if phase.seconds]
-    story = Story(machine, args.job, phases, 100 // WORLD, is_cause_known)
+    story = Story(machine, args.job, phases, is_enough=is_cause_known)
     try:
         story.tell()
         found = rows(story, {"commit": args.commit, "machine": machine.name})
@@ -149,7 +149,7 @@ def keep(story: Story, found: list[dict[str, Any]], out: Path) -> None:
     (out / "host-causes.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     for name in ("agent.log", "fleet.log", "job.log"):
         (out / name).write_bytes((story.folder / name).read_bytes()[-1_000_000:])
-    (out / "screens.txt").write_text("\n".join(story.screens))
+    (out / "screens.txt").write_text(story.screens())
 
 
 if __name__ == "__main__":

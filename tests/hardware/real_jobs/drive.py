@@ -4,10 +4,11 @@
     bash tests/hardware/real_jobs/run.sh --only ddp,fsdp --seconds-budget 540   # GPU machine
     bash tests/hardware/real_jobs/run.sh --dry simulated --only ddp    # anywhere
 
-Jobs run one after the other; `ddp+fsdp` runs two at the same time, each with half of the GPU, and
-`ddp:lock/read` chooses the faults of one job. Rows of earlier runs are read from --rows and kept: a
-fault that has a row of this commit is not run again without --again. Leaves rows.json and one
-archive per job in --out, and prints one table.
+Jobs run one after the other; `ddp+fsdp` runs two side by side, each with half of the GPU, under one
+Fleet and one agent, and `ddp:lock/read` chooses the faults of one job. Jobs side by side are slowed
+in turn. Rows of earlier runs are read from --rows and kept: a fault that has a row of this commit
+is not run again without --again. Leaves rows.json, written as the run goes on, and one archive per
+job in --out, and prints one table.
 """
 
 import argparse
@@ -20,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.hardware.real_jobs.machine import WORLD, Job, JobEnded, Machine
-from tests.hardware.real_jobs.plan import CALM, CAUSES, FAULTS, LENGTHS, Lengths, Phase, phases_of
+from tests.hardware.real_jobs.machine import Job, JobEnded, Machine
+from tests.hardware.real_jobs.node import Node
+from tests.hardware.real_jobs.plan import CALM, CAUSES, FAULTS, LENGTHS, Lengths, Phase, take_turns
 from tests.hardware.real_jobs.report import table
 from tests.hardware.real_jobs.steps import read_job
 from tests.hardware.real_jobs.story import Story
@@ -30,6 +32,7 @@ ROOT = Path(__file__).parents[3]
 KINDS = ("gpu", "host", "stall")
 START_S, END_S = 25.0, 12.0  # what a job takes besides its phases
 BARE_S = 12.0  # of a run without plugin and agent
+KEEP_S = 5.0
 ARCHIVE_BYTES = 16 << 20
 
 
@@ -43,14 +46,15 @@ def main() -> None:
     left_out, keepers = [], []
     try:
         for group in args.only.split(","):
-            plans = dict(plan_of(job, args, rows) for job in group.split("+"))
-            plans = {mode: phases for mode, phases in plans.items() if phases}
+            wanted = dict(kinds_of(job, args, rows) for job in group.split("+"))
+            jobs = {mode: kinds for mode, kinds in wanted.items() if kinds or not args.kinds}
+            plans = take_turns(jobs, lengths_of(args))
             need_s = seconds_needed(plans, args.overhead)
             if not plans or need_s > args.seconds_budget - (time.monotonic() - began):
                 left_out.append(group if plans else f"{group} (has its rows)")
                 continue
-            fresh += run_group(machine, plans, args, keepers)
-            (args.out / "rows.json").write_text(dump(rows + fresh))
+            fresh += run_group(machine, plans, args, keepers, rows + fresh)
+            write(rows + fresh, args.out)
     finally:
         for keeper in keepers:
             keeper.join()
@@ -99,21 +103,23 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
-def plan_of(
-    job: str, args: argparse.Namespace, rows: list[dict[str, Any]]
-) -> tuple[str, list[Phase]]:
-    """Return a job and its phases: a fault that has a row of this commit is not run again."""
-    mode, _, own = job.partition(":")
+def lengths_of(args: argparse.Namespace) -> Lengths:
     usual = LENGTHS[args.lengths]
-    lengths = Lengths(
+    return Lengths(
         healthy=usual.healthy if args.healthy is None else args.healthy,
         fault=usual.fault if args.fault is None else args.fault,
         calm=usual.calm if args.calm is None else args.calm,
     )
+
+
+def kinds_of(
+    job: str, args: argparse.Namespace, rows: list[dict[str, Any]]
+) -> tuple[str, tuple[str, ...]]:
+    """Return a job and its faults: one that has a row of this commit is not run again."""
+    mode, _, own = job.partition(":")
     known = {row["kind"] for row in rows if row["job"] == mode and row["commit"] == args.commit}
     kinds = own.split("/") if own else [kind for kind in args.kinds.split(",") if kind]
-    wanted = tuple(kind for kind in kinds if args.again or kind not in known)
-    return mode, phases_of(mode, lengths, wanted) if wanted or not kinds else []
+    return mode, tuple(kind for kind in kinds if args.again or kind not in known)
 
 
 def seconds_needed(plans: dict[str, list[Phase]], overhead: str) -> float:
@@ -127,29 +133,48 @@ def run_group(
     plans: dict[str, list[Phase]],
     args: argparse.Namespace,
     keepers: list[threading.Thread],
+    before: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Run these jobs at the same time; archives are written while the next ones start."""
-    share = 100 // (WORLD * len(plans))
-    bare = [run_bare(machine, list(plans), share)] if args.overhead == "both" else []
-    stories = [Story(machine, mode, phases, share) for mode, phases in plans.items()]
+    """Run these jobs side by side; archives are written while the next ones start."""
+    bare = [run_bare(machine, list(plans))] if args.overhead == "both" else []
+    folder = machine.folder / f"node-{time.monotonic_ns()}"
+    folder.mkdir()
+    node = Node(folder, tuple(plans))
+    stories = [Story(machine, mode, phases, node) for mode, phases in plans.items()]
     threads = [threading.Thread(target=story.tell) for story in stories]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
-    bare += [run_bare(machine, list(plans), share)] if args.overhead != "none" else []
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(KEEP_S)  # what is known so far survives if this machine is taken away
+        write(before + [row for story in stories for row in told(story, machine, args)], args.out)
+    node.close()
+    bare += [run_bare(machine, list(plans))] if args.overhead != "none" else []
     rows = []
     for story in stories:
-        found = story.rows()
-        shared = {"commit": args.commit, "together": len(plans), "machine": machine.name}
-        rows += [shared | row | run_facts(story, row) for row in found]
+        found = told(story, machine, args)
         without = [each[story.mode] for each in bare if story.mode in each]
-        if without and found:
-            rows.append(shared | overhead_row(story.mode, without, found, story.facts))
+        rows += found
+        if without and any(row["kind"] == CALM and row["steps"] for row in found):
+            row = overhead_row(story.mode, without, found, story.facts)
+            rows.append(shared_facts(story, machine, args) | row)
         keeper = threading.Thread(target=keep, args=(story, found, args.out))
         keeper.start()
         keepers.append(keeper)
     return rows
+
+
+def told(story: Story, machine: Machine, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows of a job so far."""
+    shared = shared_facts(story, machine, args)
+    return [shared | row | run_facts(story, row) for row in story.rows()]
+
+
+def shared_facts(story: Story, machine: Machine, args: argparse.Namespace) -> dict[str, Any]:
+    others = [mode for mode in story.node.modes if mode != story.mode]
+    together = len(story.node.modes)
+    return {"commit": args.commit, "together": together, "machine": machine.name} | (
+        {"beside": others} if others else {}
+    )
 
 
 def run_facts(story: Story, row: dict[str, Any]) -> dict[str, Any]:
@@ -166,13 +191,13 @@ def keep(story: Story, rows: list[dict[str, Any]], out: Path) -> None:
     story.say(f"{target.name}: {size:,} bytes{', too large' if size > ARCHIVE_BYTES else ''}")
 
 
-def run_bare(machine: Machine, modes: list[str], share: int) -> dict[str, float]:
+def run_bare(machine: Machine, modes: list[str]) -> dict[str, float]:
     """Return the median step in milliseconds without plugin, agent and Fleet, of each job."""
     jobs = {}
     for mode in modes:
         folder = machine.folder / f"{mode}-bare-{time.monotonic_ns()}"
         folder.mkdir()
-        jobs[mode] = Job(machine, mode, folder, share=share, with_plugin=False)
+        jobs[mode] = Job(machine, mode, folder, jobs=len(modes), rings=None)
     found = {}
     try:
         for job in jobs.values():
@@ -209,10 +234,12 @@ def overhead_row(
     }
 
 
-def dump(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as JSON, one per line."""
+def write(rows: list[dict[str, Any]], out: Path) -> None:
+    """Write the rows as JSON, one per line; an end in the middle of it leaves the earlier file."""
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    return f"[\n{lines}\n]\n"
+    fresh = out / "rows.new"
+    fresh.write_text(f"[\n{lines}\n]\n")
+    fresh.rename(out / "rows.json")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ with `fault` say when a rank has seen the control file change. With --tiny the j
 """
 
 import argparse
+import ctypes
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,18 +22,32 @@ from models import Size
 from parallel import MAKERS, SMALL, TINY
 
 STOP_EVERY = 20
+SLEEP_WHILE_WAITING = 4  # cudaDeviceScheduleBlockingSync
 
 
-def open_world(tiny: bool) -> torch.device:
+def open_world(tiny: bool, jobs: int) -> torch.device:
     torch.manual_seed(1)
     if tiny:
         dist.init_process_group("gloo")
         torch.set_num_threads(1)
         return torch.device("cpu")
+    if jobs > 1:
+        leave_core_while_waiting()
     device = torch.device("cuda:0")
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     return device
+
+
+def leave_core_while_waiting() -> None:
+    """Let hosts sleep while they wait for the GPU: two jobs have as many hosts as there are cores.
+
+    By default a host spins, and then it keeps others from launching.
+    """
+    mapped = Path("/proc/self/maps").read_text().split()
+    runtime = next((word for word in mapped if "/libcudart.so" in word), None)
+    status = ctypes.CDLL(runtime).cudaSetDeviceFlags(SLEEP_WHILE_WAITING) if runtime else -1
+    print("hosts sleep while they wait" if status == 0 else f"hosts spin: {status}", flush=True)
 
 
 def all_stop(wants_to: bool, device: torch.device) -> bool:
@@ -47,10 +63,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("mode", choices=MAKERS)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="jobs that share the GPU")
     args = parser.parse_args()
-    device = open_world(args.tiny)
+    device = open_world(args.tiny, args.jobs)
     rank = dist.get_rank()
     size = TINY if args.tiny else SMALL if args.mode == "small" else Size()
+    size = replace(size, batch=max(size.batch // args.jobs, 1))  # steps stay about as long
     faults = Faults(args.control, args.out, rank, device)
     net, run_step = MAKERS[args.mode](device, size, faults.gpu.drag)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-5, fused=not args.tiny)

@@ -71,27 +71,30 @@ class Machine:
 
 
 class Job:
-    """One training job of eight ranks; `with_plugin` starts it as `ingero run` does."""
+    """One training job of eight ranks, of `jobs` that share the GPU.
+
+    With a folder for `rings` it is started as `ingero run` does, else without the plugin.
+    """
 
     def __init__(
-        self, machine: Machine, mode: str, folder: Path, *, share: int, with_plugin: bool
+        self, machine: Machine, mode: str, folder: Path, *, jobs: int, rings: Path | None
     ) -> None:
         self.folder, self.calm_known = folder, CALM_KNOWN[machine.ranks]
         self.start_s = START_S[machine.ranks]
-        self.rings = Path(tempfile.mkdtemp(prefix="ingero-real-jobs-", dir="/dev/shm"))
         self.control = folder / "control.json"
         self.slow({})
+        share = 100 // (WORLD * jobs)
         environment = machine.job_environment(share) | {"INGERO_JOB_ID": mode}
         command = [*job_command(machine.ranks), str(self.control), str(folder), mode]
         simulated = machine.ranks == "simulated"
-        if machine.ranks == "tiny":
-            command.append("--tiny")
-        if with_plugin:
+        if not simulated:
+            command += [f"--jobs={jobs}", *(["--tiny"] if machine.ranks == "tiny" else [])]
+        if rings is not None:
             # `ingero run` needs PYTHONPATH, the job must not see it
             without = [] if simulated else ["env", "-u", "PYTHONPATH"]
             command = [sys.executable, "-m", "ingero", "run", "--", *without, *command]
-            environment |= {"INGERO_NCCL_RING_DIR": str(self.rings)}
-        if with_plugin or simulated:
+            environment |= {"INGERO_NCCL_RING_DIR": str(rings)}
+        if rings is not None or simulated:
             environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         with (folder / "job.log").open("wb") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -133,7 +136,6 @@ class Job:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.process.wait()
-        shutil.rmtree(self.rings, ignore_errors=True)
 
 
 class JobEnded(Exception):

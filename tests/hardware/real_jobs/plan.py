@@ -1,6 +1,8 @@
 """Which jobs are run, what slows them in which phase, and for how long."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 CALM = "calm"
@@ -72,11 +74,26 @@ CAUSES = {
 
 
 def phases_of(mode: str, lengths: Lengths, kinds: tuple[str, ...]) -> list[Phase]:
-    """Return a calm phase, then every fault with a calm phase after it."""
-    known = FAULTS[mode] | CAUSES
-    phases = [Phase("healthy", CALM, lengths.healthy, {})]
-    for kind in kinds:
-        fault = known[kind]
-        phases.append(Phase(f"rank_{fault['rank']}_{kind}", kind, lengths.fault, fault))
-        phases.append(Phase(f"calm_after_{kind}", CALM, lengths.calm, {}))
+    """Return the phases of a job alone: calm, then every fault with a calm phase after it."""
+    return take_turns({mode: kinds}, lengths)[mode]
+
+
+def take_turns(jobs: Mapping[str, Sequence[str]], lengths: Lengths) -> dict[str, list[Phase]]:
+    """Return phases of the same lengths for jobs that run side by side.
+
+    Only one job has a fault at a time, and both sides of a fault are calm for all of them: what a
+    fault costs is measured against steps beside a neighbour that is calm, too.
+    """
+    phases = {mode: [Phase("healthy", CALM, lengths.healthy, {})] for mode in jobs}
+    turns = zip_longest(*([(mode, kind) for kind in kinds] for mode, kinds in jobs.items()))
+    for mode, kind in (turn for each in turns for turn in each if turn is not None):
+        fault = (FAULTS[mode] | CAUSES)[kind]
+        for other in jobs:
+            if other == mode:
+                slowed, after = f"rank_{fault['rank']}_{kind}", f"calm_after_{kind}"
+                phases[other].append(Phase(slowed, kind, lengths.fault, fault))
+            else:
+                slowed, after = f"calm_beside_{mode}_{kind}", f"calm_after_{mode}_{kind}"
+                phases[other].append(Phase(slowed, CALM, lengths.fault, {}))
+            phases[other].append(Phase(after, CALM, lengths.calm, {}))
     return phases

@@ -33,10 +33,11 @@ MIN_SLOTS = 1024
 
 
 class Recorder:
-    """Reads the rings in a folder once a second, beside the agent."""
+    """Reads the rings of a job, or all in a folder, once a second, beside the agent."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, job: str | None = None) -> None:
+        self.folder, self.job = folder, job
+        self.others: set[str] = set()  # rings of other jobs
         self.readers: dict[str, RingReader] = {}
         self.parts: dict[str, list[Records]] = {}
         self.marks: list[tuple[str, dict[str, int]]] = []
@@ -71,15 +72,23 @@ class Recorder:
 
     def _poll(self) -> None:
         for path in ring_files((self.folder,)):
-            if path.name not in self.readers:
+            if path.name not in self.readers and path.name not in self.others:
                 with suppress(IngeroError, OSError):
-                    self.readers[path.name] = RingReader(path)
+                    self._open(path)
         for name, reader in self.readers.items():
             with suppress(IngeroError, OSError):
                 records = reader.poll(time.monotonic())
                 if len(records):
                     self.parts.setdefault(name, []).append(records.copy())
                 self.heads[name] = reader._bytes(reader.header.records_at, 0)
+
+    def _open(self, path: Path) -> None:
+        reader = RingReader(path)
+        if self.job in (None, reader.header.job):
+            self.readers[path.name] = reader
+        else:
+            reader.close()
+            self.others.add(path.name)
 
 
 def pack(

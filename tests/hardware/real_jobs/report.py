@@ -56,7 +56,7 @@ def _cells(row: Row) -> list[str]:
     if row["right"] and row["named_s"] is None and row["truth"] >= COSTLESS:
         right = f"yes, below {COSTLY:.0%}"
     return [
-        row["job"],
+        _job(row),
         slowed,
         _milliseconds(row["step_ms_median"]),
         _share(row["truth"], row["truth_error"]),
@@ -67,6 +67,12 @@ def _cells(row: Row) -> list[str]:
         right,
         row["commit"],
     ]
+
+
+def _job(row: Row) -> str:
+    """Return the job, and those that shared the GPU with it."""
+    beside = row.get("beside", ())
+    return f"{row['job']} beside {' and '.join(beside)}" if beside else str(row["job"])
 
 
 def _milliseconds(value: float | None) -> str:
@@ -113,7 +119,7 @@ def overhead_table(rows: Iterable[Row]) -> str:
         added = "–" if row["added"] is None else f"{row['added']:+.1%}"
         cpu = "–" if row["agent_cpu"] is None else f"{row['agent_cpu']:.1%}"
         lines.append(
-            f"| {row['job']} | {without} | {_milliseconds(row['with_ms'])} | {added} | {cpu} |"
+            f"| {_job(row)} | {without} | {_milliseconds(row['with_ms'])} | {added} | {cpu} |"
         )
     return "\n".join(lines)
 

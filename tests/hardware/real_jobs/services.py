@@ -15,14 +15,16 @@ from tests.hardware.real_jobs.processes import children_of, cpu_s
 
 START_S = 30.0
 LISTENERS = ("http", "agent", "admin", "health", "metrics", "prometheus")
+CLUSTER = "real-jobs"
 
 
 class Services:
-    """A Fleet and an agent for one job, each with a log in `folder`."""
+    """A Fleet and an agent for the jobs of this node, each with a log in `folder`."""
 
-    def __init__(self, mode: str, rings: Path, folder: Path) -> None:
+    def __init__(self, rings: Path, folder: Path) -> None:
         self.folder = folder
         self.logs: list[IO[bytes]] = []
+        self.screens: list[subprocess.Popen[bytes]] = []
         ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
         self.api = f"http://127.0.0.1:{ports['agent']}"
         listeners = [f"--{name}=127.0.0.1:{port}" for name, port in ports.items()]
@@ -31,7 +33,7 @@ class Services:
         )
         push = ["ingero", "fleet-push", "--fleet-insecure", "--fleet-persist-path", ""]
         push += ["--fleet-endpoint", f"http://127.0.0.1:{ports['http']}"]
-        push += ["--fleet-cluster-id", mode, "--fleet-node-id", platform.node() or "node"]
+        push += ["--fleet-cluster-id", CLUSTER, "--fleet-node-id", platform.node() or "node"]
         push += ["--signal-db-path", str(folder / "none.db")]
         self.agent = self._start("agent", push, {"INGERO_NCCL_RING_DIR": str(rings)})
 
@@ -57,31 +59,34 @@ class Services:
             [sys.executable, "-m", *command], env=os.environ | more, stdout=log, stderr=log
         )
 
-    def status(self) -> tuple[list[dict[str, Any]], dict[str, int]]:
-        """Return the verdicts and how many ranks are judged; empty while Fleet starts."""
+    def status(self, job: str) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """Return the verdicts about a job, and how many ranks of all jobs are judged.
+
+        Both are empty while Fleet starts.
+        """
         try:
             with urllib.request.urlopen(f"{self.api}/api/v1/status", timeout=10) as response:
                 clusters = json.load(response)["clusters"]
         except (OSError, ValueError):
             return [], {}
         verdicts = [verdict for each in clusters for verdict in each["verdicts"]]
+        verdicts = [each for each in verdicts if each.get("job") in (job, None)]
         return verdicts, clusters[0]["ranks"] if clusters else {}
 
-    def screen(self) -> str:
-        """Return what `ingero status` prints."""
+    def start_screen(self, path: Path) -> None:
+        """Write what `ingero status` prints to a file, without waiting for it."""
         command = [sys.executable, "-m", "ingero", "status", "--fleet", self.api]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=60
-        ).stdout
+        with path.open("wb") as screen:
+            self.screens.append(subprocess.Popen(command, stdout=screen, stderr=screen))
 
     def agent_cpu_s(self) -> float:
         """Return the CPU time of the agent and its children so far."""
         return sum(cpu_s(pid) for pid in [self.agent.pid, *children_of(self.agent.pid)])
 
     def close(self) -> None:
-        for process in (self.agent, self.fleet):
+        for process in (*self.screens, self.agent, self.fleet):
             process.terminate()
-        for process in (self.agent, self.fleet):
+        for process in (*self.screens, self.agent, self.fleet):
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:

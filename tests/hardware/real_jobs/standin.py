@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,12 @@ LAUNCH_NS = 2_500_000  # of CPU time: small, because all ranks may share two cor
 WORLD = 8
 LOOK_NS = 250_000_000
 LINE_STEPS = 20
-COMMUNICATOR = 0xBEEF
 
 
 def run_rank(rank: int, control: Path, out: Path, barrier: Any, end: Any) -> None:
     plugin = os.environ.get("NCCL_PROFILER_PLUGIN")
-    comm = Communicator(plugin, COMMUNICATOR, rank, WORLD) if plugin else None
+    job = zlib.crc32(os.environ.get("INGERO_JOB_ID", "").encode())  # communicators are never shared
+    comm = Communicator(plugin, job, rank, WORLD) if plugin else None
     alarm, host, base = Alarm(), SlowHost(out, rank), random.Random(rank).randrange(10**15)
     says, looked_ns, times_ms, step = {}, 0, [], 0
     log = (out / f"steps_{rank}.jsonl").open("w", buffering=1)

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 from tests.hardware.real_jobs import report
 from tests.hardware.real_jobs.pictures import last_runs, loss_picture, pace_picture
-from tests.hardware.real_jobs.plan import FAULTS, LENGTHS, phases_of
+from tests.hardware.real_jobs.plan import CALM, FAULTS, LENGTHS, phases_of, take_turns
 
 FAULT = {
     "commit": "abc1234",
@@ -76,3 +76,24 @@ def test_every_fault_has_a_calm_phase_before_and_after() -> None:
         assert kinds == ["calm", "gpu", "calm", "host", "calm", "stall", "calm"]
         assert all(bool(phase.fault) == (phase.kind != "calm") for phase in phases)
         assert len({phase.name for phase in phases}) == len(phases)
+
+
+def test_jobs_side_by_side_are_slowed_in_turn_and_calm_together_around_each_fault() -> None:
+    turns = take_turns({"ddp": ("lock", "read"), "pp": ("gpu", "host", "stall")}, LENGTHS["short"])
+    ddp, pp = turns["ddp"], turns["pp"]
+    assert [phase.seconds for phase in ddp] == [phase.seconds for phase in pp]
+    slowed = [(a.kind, b.kind) for a, b in zip(ddp, pp, strict=True)]
+    assert slowed[1::2] == [
+        ("lock", CALM),
+        (CALM, "gpu"),
+        ("read", CALM),
+        (CALM, "host"),
+        (CALM, "stall"),
+    ]
+    assert slowed[::2] == [(CALM, CALM)] * 6
+    for phases in (ddp, pp):
+        assert len({phase.name for phase in phases}) == len(phases)
+
+
+def test_a_row_says_who_shared_the_gpu() -> None:
+    assert "| ddp beside pp | rank 6" in report.table([FAULT | {"beside": ["pp"]}])
