@@ -3,7 +3,9 @@
     python tests/hardware/prepare_wheels.py [wheelhouse]
 
 Versions are those of requirements.lock. Everything together must fit beside libnccl.so.2.xz into
-what can be carried.
+what can be carried. The compiled parts are built for the Python of that machine, where one of that
+version is found here (pyenv: PYENV_VERSION=3.12.1 make wheelhouse); else they are left out, and the
+agent there runs without them.
 """
 
 import argparse
@@ -16,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = "3.12"
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64")
 LIMIT_BYTES = 22 * 1024 * 1024
+PARTS = ("contract/_native/codecs", "fleet/_native/fast_path")
 # what `ingero-fleet`, `ingero fleet-push` and `ingero status` import; numpy and torch are there
 WHEELS = (
     *(
@@ -24,11 +27,8 @@ WHEELS = (
         "aiosignal",
         "anyio",
         "attrs",
-        "cffi",
         "click",
-        "cryptography",
         "frozenlist",
-        "grpcio",
         "h11",
         "httptools",
     ),
@@ -40,7 +40,6 @@ WHEELS = (
         "opentelemetry-proto",
         "propcache",
         "protobuf",
-        "pycparser",
         "python-multipart",
         "pyyaml",
     ),
@@ -52,6 +51,24 @@ def pinned(lock: str) -> list[str]:
     """`name==version` of every wheel, as locked."""
     versions = dict(re.findall(r"^([a-z0-9-]+)==([^ \\;]+)", lock, re.MULTILINE))
     return [f"{name}=={versions[name]}" for name in WHEELS if name in versions]
+
+
+def build_parts(folder: Path) -> str:
+    """Compile what Cython generated (`make setup`) for PYTHON; returns a sentence about it."""
+    ask = "import sysconfig as s; print(s.get_path('include'), s.get_config_var('EXT_SUFFIX'))"
+    try:
+        asked = [f"python{PYTHON}", "-c", ask]
+        include, suffix = subprocess.check_output(
+            asked, text=True, stderr=subprocess.DEVNULL
+        ).split()
+    except (OSError, subprocess.CalledProcessError):
+        return f"compiled parts are left out: no python{PYTHON} here"
+    for part in PARTS:
+        source = ROOT / "src" / "ingero" / f"{part}.c"
+        target = folder / f"{source.stem}{suffix}"
+        options = ["-O2", "-g0", "-fPIC", "-shared", "-Wl,-s", f"-I{include}", f"-I{ROOT / 'src'}"]
+        subprocess.run(["gcc", *options, str(source), "-o", str(target)], check=True)
+    return f"compiled parts for Python {PYTHON}: {len(PARTS)}"
 
 
 def main() -> None:
@@ -85,6 +102,7 @@ def main() -> None:
     if size > LIMIT_BYTES:
         sys.exit(f"{size:,} bytes of wheels: too large to carry beside NCCL")
     print(f"{folder}: {len(list(folder.glob('*.whl')))} wheels, {size:,} bytes")
+    print(build_parts(folder))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,10 @@ mkdir "$unpacked/ingero-$version.dist-info"
 printf 'Metadata-Version: 2.1\nName: ingero\nVersion: %s\n' "$version" >"$unpacked/ingero-$version.dist-info/METADATA"
 mkdir "$unpacked/tests" # a package named tests of the machine's own must not be found first
 echo "__path__ = ['$PWD/tests']" >"$unpacked/tests/__init__.py"
+for part in contract/_native/codecs fleet/_native/fast_path; do # compiled for that machine's Python, if carried
+	cp wheelhouse/"${part##*/}".cpython-*.so "src/ingero/${part%/*}/" 2>/dev/null || true
+done
 export PYTHONPATH="$PWD/src:$unpacked"
-# before the GPU is used for minutes: a wheel that is missing stops Fleet, and then nothing is judged
-"${PYTHON:-python3}" -c 'import ingero.agent.push.app, ingero.fleet.app, ingero.cli.commands.services.fleet' ||
-	{ echo "wheelhouse/ lacks what Fleet or the agent imports: run make wheelhouse again" >&2; exit 2; }
+# before the GPU is used for minutes: what is missing stops Fleet, and then nothing is judged
+"${PYTHON:-python3}" tests/hardware/real_jobs/preflight.py || exit 2
 "${PYTHON:-python3}" -m "$module" "$@"
