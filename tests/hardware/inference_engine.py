@@ -1,100 +1,67 @@
-"""A small real engine for a GPU machine without network: transformers' continuous batching.
+"""A small real engine for a GPU machine without network: vLLM's page in front of a random model.
 
-A Llama of random weights generates with paged attention behind an aiohttp server that exports
-vLLM's metric names. `--slow S` sleeps in every step, as a slow replica would.
-Started as `python …/vllm serve random-1b --port N`, so that agents find it as they find vLLM.
+Started as `python …/vllm serve random-1b --port N`, so that agents find it as they find vLLM. The
+server answers pages and starts the worker, which alone uses the GPU; it goes on answering while
+the worker hangs, as the servers of engines do. The first line of output names port and worker;
+lines on standard input go to the worker.
 """
 
 import argparse
+import json
+import os
+import subprocess
+import sys
 import threading
-import time
+from http.server import ThreadingHTTPServer
+from pathlib import Path
 
-import torch
-from aiohttp import web
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from ingero.sim.inference.engine import Load, SimulatedEngine, _handler
 
-from ingero.contract.exposition import Labels, counter, gauge, render
-
-LABELS: Labels = (("engine", "0"), ("model_name", "random-1b"))
-
-
-class Engine:
-    """Counts the tokens that the model gives back; one step gives each running request a token."""
-
-    def __init__(self, slow_s: float) -> None:
-        config = LlamaConfig(
-            hidden_size=2048, intermediate_size=5632, num_hidden_layers=16, vocab_size=32000,
-            num_attention_heads=16, num_key_value_heads=4, max_position_embeddings=4096,
-        )  # fmt: skip
-        torch.set_default_dtype(torch.bfloat16)
-        model = LlamaForCausalLM(config).cuda().eval()
-        model.set_attn_implementation("sdpa_paged")
-        self.slow_s, self.running, self.steps, self.tokens, self.latency_s = slow_s, 0, 0, 0, 0.0
-        self.manager = model.init_continuous_batching(
-            generation_config=GenerationConfig(max_new_tokens=512, do_sample=False, eos_token_id=-1)
-        )
-        self.manager.start()
-        threading.Thread(target=self._load, daemon=True).start()
-
-    def _load(self) -> None:
-        """Keep eight requests running and count what comes back."""
-        last_s = time.monotonic()
-        seen: dict[str, int] = {}
-        while True:
-            while self.running < 8:
-                prompt = torch.randint(0, 32000, (64,)).tolist()
-                self.manager.add_request(prompt, max_new_tokens=512, streaming=True)
-                self.running += 1
-            output = self.manager.get_result(timeout=1)
-            if output is None:
-                continue
-            if self.slow_s:
-                time.sleep(self.slow_s)
-            new = len(output.generated_tokens) - seen.get(output.request_id, 0)
-            seen[output.request_id] = len(output.generated_tokens)
-            now_s = time.monotonic()
-            self.tokens += new
-            self.latency_s += (now_s - last_s) * self.running
-            self.steps = self.tokens // 8
-            last_s = now_s
-            if output.is_finished():
-                self.running -= 1
-                seen.pop(output.request_id, None)
-
-    async def page(self, _: web.Request) -> web.Response:
-        """Return the metrics page."""
-        gauges = {"num_requests_running": self.running, "num_requests_waiting": 0}
-        counters = {
-            "iteration_tokens_total_count": self.steps,
-            "iteration_tokens_total_sum": self.tokens,
-            "generation_tokens_total": self.tokens,
-            "inter_token_latency_seconds_sum": self.latency_s,
-            "inter_token_latency_seconds_count": self.tokens,
-        }
-        families = [gauge(f"vllm:{name}", "", [(LABELS, value)]) for name, value in gauges.items()]
-        families += [
-            counter(f"vllm:{name}", "", [(LABELS, value)]) for name, value in counters.items()
-        ]
-        return web.Response(body=render(families), content_type="text/plain")
-
-
-async def healthy(_: web.Request) -> web.Response:
-    """Say 200, as engines do while they hang."""
-    return web.Response()
+WORKER = Path(__file__).resolve().with_name("inference_worker.py")
+LOAD = Load(running=16, waiting=2, kv_usage=0.4)
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve until standard input ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["serve"])
     parser.add_argument("model")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--slow", type=float, default=0.0)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--steps", type=Path, required=True)
+    parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
-    engine = Engine(given.slow)
-    app = web.Application()
-    app.add_routes([web.get("/metrics", engine.page), web.get("/health", healthy)])
-    web.run_app(app, host="127.0.0.1", port=given.port, print=None)
+    python = os.environ.get("WORKER_PYTHON", sys.executable)
+    command = [python, str(WORKER), str(given.steps), *(["--tiny"] if given.tiny else [])]
+    # the worker gets the machine's own packages, not those that were carried
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    worker = subprocess.Popen(
+        command,
+        env=own,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    first = worker.stdout.readline()
+    if not first:
+        sys.exit("the worker did not start")
+    engine = SimulatedEngine(given.model)
+    engine.load = LOAD
+    server = ThreadingHTTPServer(("127.0.0.1", given.port), _handler(engine))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=_count, args=(engine, worker.stdout), daemon=True).start()
+    print(json.dumps({"port": server.server_port, "worker": worker.pid}), flush=True)
+    for line in sys.stdin:
+        worker.stdin.write(line)
+        worker.stdin.flush()
+    worker.kill()
+    worker.wait()
+
+
+def _count(engine: SimulatedEngine, steps) -> None:
+    for line in steps:
+        engine.stepped(float(line))
 
 
 if __name__ == "__main__":
