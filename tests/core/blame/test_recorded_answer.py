@@ -297,6 +297,20 @@ def test_a_slow_pair_is_one_link_with_two_ends() -> None:
     assert answer.loss_s == pytest.approx(7 * 2 * 0.1 * MS, rel=0.05)
 
 
+def test_the_ends_of_a_link_have_their_nodes_and_rank_zero_is_a_rank() -> None:
+    answer = recorded(quiet(slow_comm={("tp", 0): 8}, node_of=lambda rank: f"n{rank}"))
+    assert [(c.rank, c.node) for c in answer.culprits] == [(0, "n0"), (1, "n1")]
+
+
+def test_three_ranks_are_no_link() -> None:
+    answer = recorded(quiet(dp=3, slow_comm={("dp", 0): 6}))
+    assert (answer.culprits, answer.cause) == ((), CauseClass.NETWORK)
+
+
+def test_two_ranks_are_enough() -> None:
+    assert recorded(quiet(tp=1, dp=2, steps=20)).step_time_s is not None
+
+
 def test_a_slow_communicator_of_many_names_nobody() -> None:
     answer = recorded(quiet(slow_comm={("dp", 0): 6}))
     assert (answer.culprits, answer.cause) == ((), CauseClass.NETWORK)

@@ -1,0 +1,92 @@
+"""Steps of recorded jobs: what counts as one, what is part of it, and how ranks are lined up."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.support.shared_job import TRANSFER_S, shared_job
+
+from ingero.core.blame.record_steps import measure_steps
+from ingero.core.blame.recorded.grid import build_grid
+from ingero.core.blame.recorded.rhythm import mark_first_calls
+from ingero.core.collectives.columns import Collectives
+from ingero.core.collectives.matching import match_collectives
+
+
+@pytest.mark.parametrize(("without", "is_kept"), [((0, 1), True), ((0, 1, 2), False)])
+def test_a_step_needs_half_of_the_ranks(without: tuple[int, ...], is_kept: bool) -> None:
+    columns = shared_job(np.zeros((4, 20, 3)))
+    lost = np.isin(columns.who, without) & (columns.seq == 3 * 10 + 1)
+    measured = measure_steps(columns.take(~lost), True)
+    assert (10 in measured.workers.steps) == is_kept
+    assert 9 in measured.workers.steps
+
+
+def test_own_time_before_a_flag_belongs_to_the_step_behind_it() -> None:
+    """Every fifth step begins with a light call, 25 ms behind the step before it."""
+    columns = shared_job(np.zeros((3, 30, 4)))
+    step, place = columns.seq // 4, columns.seq % 4
+    light = replace(columns, size_bytes=np.where(place == 0, 8, columns.size_bytes))
+    measured = measure_steps(light.take((place > 0) | (step % 5 == 0)), True)
+    own = dict(zip(measured.workers.steps, measured.workers.own_s[0].tolist(), strict=True))
+    assert own[9] == pytest.approx(0.1 - 3 * TRANSFER_S)
+    assert own[10] == pytest.approx(0.1 - 4 * TRANSFER_S), "a flag takes time itself"
+
+
+def test_ranks_are_lined_up_without_clocks() -> None:
+    """Rank 0 began late and rank 2 ended early: they meet only by rank 1, and clocks differ."""
+    columns = shared_job(np.zeros((3, 24, 3)))
+    step = columns.seq // 3
+    kept = (columns.who == 1) | np.where(columns.who == 0, step >= 12, step < 12)
+    part = columns.take(kept)
+    ahead = np.where(part.who == 2, 777_000_000, 0)
+    part = replace(part, start_ns=part.start_ns + ahead, end_ns=part.end_ns + ahead)
+    found = build_grid(part, match_collectives(part), (0, 1, 2), np.zeros(3, np.intp))
+    assert (found.step == part.seq // 3).all()
+
+
+def test_a_rank_without_steps_gives_no_time_to_line_up_with() -> None:
+    """Rank 0 left one record, and the other two share no collective."""
+    columns = shared_job(np.zeros((3, 20, 3)))
+    apart = np.where(columns.who == 2, 9, columns.comm).astype(np.uint64)
+    moved = replace(columns, comm=apart)
+    kept = np.where(moved.who == 0, moved.seq < 1, (moved.who == 1) | (moved.seq >= 15))
+    part = moved.take(kept)
+    found = build_grid(part, match_collectives(part), (0, 1, 2), np.arange(3))
+    mine = part.who > 0
+    assert (found.step[mine] == part.seq[mine] // 3).all()
+
+
+def alike(steps: int, pause: float = 3.0, irregular: int = 0) -> Collectives:
+    """Return a job of three equal calls a step; the host pauses before the first one."""
+    columns = shared_job(np.zeros((2, steps, 3)))
+    step, place = np.divmod(columns.seq, 3)
+    late = np.where(step < irregular, step % 2, 0)  # some pauses come one call later
+    start = 1e9 * (3 * step + place + (pause - 1) * (step + (place >= late)))
+    return replace(
+        columns, start_ns=start.astype(np.int64), size_bytes=np.full(len(columns), 1 << 20)
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "is_marked"),
+    [
+        ({"steps": 12}, True),
+        ({"steps": 9}, True),
+        ({"steps": 8}, False),  # seven pauses are too few
+        ({"steps": 12, "pause": 2.4}, False),
+        ({"steps": 40, "irregular": 3}, True),
+        ({"steps": 40, "irregular": 8}, False),
+    ],
+)
+def test_equal_calls_after_a_pause_of_the_host_begin_a_step(
+    given: dict[str, float], is_marked: bool
+) -> None:
+    columns = alike(**given)  # type: ignore[arg-type]
+    marked = mark_first_calls(columns, (0, 1)).size_bytes - columns.size_bytes
+    assert set(marked[columns.seq == 0].tolist()) == {0}, "nothing is known before the first call"
+    if not given.get("irregular"):
+        first = (columns.seq % 3 == 0) & (columns.seq > 0)
+        assert (marked == (first & is_marked)).all()
+    else:
+        assert marked.any() == is_marked
