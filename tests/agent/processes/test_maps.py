@@ -12,7 +12,7 @@ from ingero.agent.ebpf.attach import SiteCache
 from ingero.agent.ebpf.loader.elf import ElfFile
 from ingero.agent.processes.discover import Library, MappedLibrary, mapped_libraries
 from ingero.agent.processes.maps import find_regions, identify, openable
-from ingero.agent.stacks.python import find_python
+from ingero.agent.stacks.interpreters import find_python
 from ingero.agent.stacks.symbols import Symbolizer
 
 MAP_AND_WAIT = """
@@ -59,10 +59,13 @@ def test_places_for_probes_are_not_taken_from_another_file_with_the_same_number(
 def test_a_program_at_a_fixed_low_address_is_opened(tmp_path: Path) -> None:
     """So are the interpreters of many distributions: they were read as "no Python at all"."""
     source, program = tmp_path / "fixed.c", tmp_path / "fixed"
-    source.write_text("int getchar(void); int main(void) { return getchar(); }")
+    source.write_text(
+        '#include <unistd.h>\nint main(void) { char c; write(1, "!", 1); return read(0, &c, 1); }'
+    )
     compiler = [sys.executable, "-m", "ziglang", "cc", "-no-pie", "-o", str(program), str(source)]
     subprocess.run(compiler, check=True)
-    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.read(1)
         region = next(one for one in find_regions(process.pid) if one.path == str(program))
         assert region.start < 1 << 32
         path = openable(process.pid, region)
@@ -74,11 +77,13 @@ def test_a_program_at_a_fixed_low_address_is_opened(tmp_path: Path) -> None:
 def test_interpreters_are_found_without_the_right_to_open_mapped_files() -> None:
     if os.geteuid():
         pytest.skip("reading another process needs root or ptrace rights")
-    find = "import sys; from ingero.agent.stacks.python import find_python as f; "
+    find = "import sys; from ingero.agent.stacks.interpreters import find_python as f; "
     find += "import os; from glob import glob; print(f(int(sys.argv[1])) is not None); "
     find += "os.open(sorted(glob(f'/proc/{sys.argv[1]}/map_files/*'))[0], os.O_RDONLY)"
     without = ["setpriv", "--bounding-set", "-sys_admin,-checkpoint_restore"]
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    sleeper = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(sleeper, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
         command = [*without, sys.executable, "-c", find, str(process.pid)]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         process.kill()

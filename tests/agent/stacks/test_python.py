@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import PATIENCE_S
 
+from ingero.agent.stacks.interpreters import find_python, read_python
 from ingero.agent.stacks.line_tables import line_of, line_of_310
-from ingero.agent.stacks.python import Offsets, PythonFrame, PythonProcess, find_python
+from ingero.agent.stacks.python import Offsets, PythonFrame, PythonProcess
+from ingero.errors import Unavailable
 
 SCRIPT = """\
 import threading
@@ -338,3 +340,65 @@ def test_offsets_of_release_builds_are_never_used_on_debug_builds_must_53(
         python = find_python(process.pid)
         process.stdin.close()
     assert (python is not None and python.minor == 12) == found
+
+
+@pytest.fixture
+def wait_here(tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Start a script that sleeps, and return its pid; the last child of its command is meant."""
+    if os.geteuid():
+        pytest.skip("reading another process needs root or ptrace rights")
+    script = tmp_path / "sleeper.py"
+    script.write_text(SCRIPT)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str) -> int:
+        process = subprocess.Popen(
+            [*command, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        started.append(process)
+        assert process.stdout and process.stdout.readline()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return int(children[-1]) if children else process.pid
+
+    yield start
+    for process in started:
+        os.killpg(process.pid, 9)
+        process.communicate()
+
+
+def functions(python: PythonProcess, tid: int) -> list[str]:
+    return [frame.function for frame in python.stack(tid)]
+
+
+def test_frames_are_read_in_a_container_where_threads_have_other_numbers(wait_here) -> None:
+    pid = wait_here("unshare", "--pid", "--fork", sys.executable)
+    python = find_python(pid)
+    assert python is not None
+    end = time.monotonic() + PATIENCE_S
+    while functions(python, pid)[:1] != ["inner"] and time.monotonic() < end:
+        time.sleep(0.01)
+    assert functions(python, pid) == ["inner", "outer", "<module>"]
+    tids = [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
+    [other] = [tid for tid in tids if tid != pid]
+    assert "fetch" in functions(python, other)
+
+
+def test_an_interpreter_is_found_whatever_its_name_is(wait_here, tmp_path: Path) -> None:
+    """As in environments that copy it, and in programs that hold one."""
+    system = Path("/usr/bin/python3.11")
+    if not system.exists():
+        pytest.skip("this test needs an interpreter that is one file")
+    renamed = tmp_path / "trainer"
+    renamed.write_bytes(system.read_bytes())
+    renamed.chmod(0o755)
+    python = find_python(wait_here(str(renamed)))
+    assert python is not None and python.minor == 11
+
+
+def test_why_frames_cannot_be_read_is_said() -> None:
+    with pytest.raises(Unavailable, match="may not be read"):
+        read_python(2**22 - 1)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        with pytest.raises(Unavailable, match="maps no Python interpreter with symbols"):
+            read_python(process.pid)
+        process.kill()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ingero.agent.causes.threads import children_of, comm_of, see_thread, thread_ids
-from ingero.agent.stacks.python import GarbageCollection, PythonProcess, find_python
+from ingero.agent.stacks.interpreters import find_python
+from ingero.agent.stacks.python import GarbageCollection, PythonProcess
 from ingero.core.causes.profile import Doing, Frame, Other, Sample
 
 MAX_OTHERS: Final = 6  # threads and workers that are seen beside the late thread

@@ -9,7 +9,7 @@ from ingero.agent.causes.threads import comm_of, read, see_thread, thread_ids
 from ingero.agent.engines.find import arguments_of
 from ingero.agent.engines.names import read_command_line
 from ingero.agent.processes.maps import read_maps
-from ingero.agent.stacks.python import find_python
+from ingero.agent.stacks.interpreters import find_python
 from ingero.contract.measurements.engines import MAX_TEXT, printable
 from ingero.core.causes.profile import Doing
 

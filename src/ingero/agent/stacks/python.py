@@ -5,32 +5,23 @@ is stopped or injected: memory is read while the interpreter runs. A read that m
 the walk, so that a stack is short rather than wrong.
 """
 
-import os
 import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ingero.agent.ebpf.loader.elf import ElfFile
-from ingero.agent.processes.maps import Region, find_regions, openable
 from ingero.agent.stacks.line_tables import line_of, line_of_310
-from ingero.errors import IngeroError
+from ingero.agent.stacks.memory import Memory, NoText, Unreadable
 
 MAX_FRAMES: Final = 64
-_MAX_THREADS, _MAX_INTERPRETERS, _MAX_TEXT, _MAX_TABLE = 256, 4, 4096, 1 << 16
+_MAX_THREADS, _MAX_INTERPRETERS = 256, 4
 _MAX_CODES: Final = 4096  # that are remembered
-_MAX_FILES: Final = 4  # that are named like an interpreter
-_LOWEST, _HIGHEST = 0x10000, 1 << 47
-_PYTHON: Final = re.compile(r"/(?:lib)?python3\.([0-9]{1,4})(t?)[^/]*$")
-# a variable that only debug builds have, whatever their file name
-_DEBUG_BUILD: Final = "_Py_RefTotal"
+_NUMBERS: Final = re.compile(rb"^NSpid:([\t0-9]+)$", re.MULTILINE)
 _SHIM: Final = "<shim>"  # 3.12 marks the border between C and Python with a frame
-_DEBUG_COOKIE: Final = b"xdebugpy"
 _GLIBC_TID: Final = 0x2D0  # in struct pthread on x86-64, to which pthread_t points
 # inside the collector's state, the same in 3.10 to 3.13: three generations with three counts each
 _COLLECTING, _COLLECTIONS, _GENERATION, _GENERATIONS = 200, 128, 24, 3
-_COMPACT, _ASCII = 1 << 5, 1 << 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +93,6 @@ OFFSETS: Final = {
         frame_hop=0, code=0, back=8, instruction=56, bytecode=192, gc=112,
     ),
 }  # fmt: skip
-_DEBUG_OFFSETS_MINOR: Final = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +101,6 @@ class _Code:
     function: str
     first: int
     table: bytes
-
-
-class _Unreadable(Exception):
-    """A read outside the memory of the process, or a value that cannot be right."""
-
-
-class _NoText(_Unreadable):
-    """A name stored in a form that is not supported."""
 
 
 class PythonProcess:
@@ -133,6 +115,7 @@ class PythonProcess:
         self._runtime, self._at = runtime, offsets
         # names and line tables by address; None: read anew for each frame
         self._codes: dict[int, _Code] | None = None
+        self._is_inside = len(_numbers(pid, pid)) > 1
 
     def remember_code(self) -> None:
         """Keep what is read of code objects, for callers that sample stacks for a few seconds.
@@ -145,13 +128,13 @@ class PythonProcess:
     def stack(self, tid: int) -> list[PythonFrame]:
         """Return the frames of a thread, innermost first; empty without Python or if unreadable."""
         try:
-            memory = _Memory(self.pid)
+            memory = Memory(self.pid)
         except OSError:
             return []
         try:
             state = self._thread(memory, tid)
             return self._walk(memory, state) if state else []
-        except _Unreadable:
+        except Unreadable:
             return []
         finally:
             memory.close()
@@ -159,13 +142,13 @@ class PythonProcess:
     def collection(self) -> GarbageCollection | None:
         """Return the state of the garbage collector of the first interpreter."""
         try:
-            memory = _Memory(self.pid)
+            memory = Memory(self.pid)
         except OSError:
             return None
         try:
             state = memory.pointer(self._runtime + self._at.head) + self._at.gc
             raw = memory.read(state + _COLLECTIONS, _COLLECTING - _COLLECTIONS + 4)
-        except _Unreadable:
+        except Unreadable:
             return None
         finally:
             memory.close()
@@ -177,12 +160,14 @@ class PythonProcess:
             return None  # another layout than the offsets say
         return GarbageCollection(bool(flag), sum(counts), counts[-1])
 
-    def _thread(self, memory: "_Memory", tid: int) -> int | None:
+    def _thread(self, memory: Memory, tid: int) -> int | None:
         """Return the thread state of a kernel thread.
 
-        Some builds never store the owner of a state. Then the state belongs to the main thread if
-        it is the only one, which requires having read all of them.
+        In a container, a thread has another number for itself than for us. Some builds never store
+        the owner of a state. Then the state belongs to the main thread if it is the only one, which
+        requires having read all of them.
         """
+        wanted = self._number_inside(tid)
         states: list[int] = []
         owner: int | None = None
         interpreter = memory.pointer(self._runtime + self._at.head)
@@ -190,7 +175,7 @@ class PythonProcess:
             state = memory.maybe_pointer(interpreter + self._at.threads)
             while state and len(states) < _MAX_THREADS:
                 owner = self._owner(memory, state)
-                if owner == tid:
+                if owner == wanted:
                     return state
                 states.append(state)
                 state = memory.maybe_pointer(state + self._at.next_thread)
@@ -200,19 +185,23 @@ class PythonProcess:
                 return states[0] if is_only else None
         return None
 
-    def _owner(self, memory: "_Memory", state: int) -> int | None:
+    def _owner(self, memory: Memory, state: int) -> int | None:
         """Return the kernel thread of a state; None where it cannot be read."""
         try:
             if self._at.native_id is not None:
                 return memory.word(state + self._at.native_id)
             return memory.integer(memory.pointer(state + self._at.thread_id) + _GLIBC_TID)
-        except _Unreadable:
+        except Unreadable:
             return None
 
-    def _has_thread(self, tid: int | None) -> bool:
-        return bool(tid) and Path(f"/proc/{self.pid}/task/{tid}").exists()
+    def _has_thread(self, owner: int | None) -> bool:
+        tids = [int(each.name) for each in Path(f"/proc/{self.pid}/task").iterdir()]
+        return any(self._number_inside(tid) == owner for tid in tids)
 
-    def _walk(self, memory: "_Memory", state: int) -> list[PythonFrame]:
+    def _number_inside(self, tid: int) -> int:
+        return (_numbers(self.pid, tid) or [tid])[-1] if self._is_inside else tid
+
+    def _walk(self, memory: Memory, state: int) -> list[PythonFrame]:
         frame = memory.maybe_pointer(state + self._at.frame)
         if frame and self._at.frame_hop is not None:
             frame = memory.maybe_pointer(frame + self._at.frame_hop)
@@ -224,20 +213,20 @@ class PythonProcess:
                 found = self._frame(memory, frame)
                 if found.file != _SHIM:
                     frames.append(found)
-            except _NoText:
+            except NoText:
                 self.skipped_names += 1
-            except _Unreadable:
+            except Unreadable:
                 if (
                     self.minor < 12
                 ):  # later versions have a frame without code where C called Python
                     break
             try:
                 frame = memory.maybe_pointer(frame + self._at.back)
-            except _Unreadable:
+            except Unreadable:
                 break
         return frames
 
-    def _frame(self, memory: "_Memory", frame: int) -> PythonFrame:
+    def _frame(self, memory: Memory, frame: int) -> PythonFrame:
         address = memory.pointer(frame + self._at.code)
         code = self._codes.get(address) if self._codes is not None else None
         if code is None:
@@ -246,23 +235,23 @@ class PythonProcess:
                 self._codes[address] = code
         try:
             line = self._line(memory, frame, address, code)
-        except (_Unreadable, IndexError):
+        except (Unreadable, IndexError):
             line = None
         return PythonFrame(code.file, code.function, code.first if line is None else line)
 
-    def _code(self, memory: "_Memory", code: int) -> "_Code":
+    def _code(self, memory: Memory, code: int) -> "_Code":
         file = memory.text(memory.pointer(code + self._at.filename), self._at)
         function = memory.text(memory.pointer(code + self._at.name), self._at)
         first = memory.integer(code + self._at.first_line)
         if not file or not function or not 0 <= first < 1 << 24:
-            raise _Unreadable
+            raise Unreadable
         try:
             table = memory.byte_string(memory.pointer(code + self._at.line_table))
-        except _Unreadable:
+        except Unreadable:
             table = b""
         return _Code(file, function, first, table)
 
-    def _line(self, memory: "_Memory", frame: int, address: int, code: "_Code") -> int | None:
+    def _line(self, memory: Memory, frame: int, address: int, code: "_Code") -> int | None:
         if self._at.bytecode is None:
             offset = 2 * memory.integer(frame + self._at.instruction)
             return line_of_310(code.table, code.first, offset)
@@ -270,125 +259,10 @@ class PythonProcess:
         return line_of(code.table, code.first, (instruction - address - self._at.bytecode) // 2)
 
 
-class _Memory:
-    """Memory of another process, read in small pieces."""
-
-    def __init__(self, pid: int) -> None:
-        self._file = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-
-    def close(self) -> None:
-        os.close(self._file)
-
-    def read(self, address: int, size: int) -> bytes:
-        try:
-            data = os.pread(self._file, size, address)
-        except (OSError, OverflowError, ValueError):
-            raise _Unreadable from None
-        if len(data) != size:
-            raise _Unreadable
-        return data
-
-    def word(self, address: int) -> int:
-        return int(struct.unpack("<Q", self.read(address, 8))[0])
-
-    def integer(self, address: int) -> int:
-        return int(struct.unpack("<i", self.read(address, 4))[0])
-
-    def maybe_pointer(self, address: int) -> int:
-        """Return a pointer that may be null."""
-        value = self.word(address)
-        if value and not _LOWEST <= value < _HIGHEST:
-            raise _Unreadable
-        return value
-
-    def pointer(self, address: int) -> int:
-        value = self.maybe_pointer(address)
-        if not value:
-            raise _Unreadable
-        return value
-
-    def text(self, address: int, at: Offsets) -> str:
-        """Return a str object stored in any of its compact forms."""
-        header = self.read(address, 40)
-        (length,) = struct.unpack_from("<q", header, 16)
-        (state,) = struct.unpack_from("<I", header, 32)
-        width = state >> 2 & 7
-        if width not in (0, 1, 2, 4) or not 0 <= length <= _MAX_TEXT:
-            raise _Unreadable
-        if not state & _COMPACT or not width:
-            raise _NoText
-        data = self.read(
-            address + (at.ascii_data if state & _ASCII else at.compact_data), length * width
-        )
-        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[width], "replace")
-
-    def byte_string(self, address: int) -> bytes:
-        (size,) = struct.unpack("<q", self.read(address + 16, 8))
-        if not 0 <= size <= _MAX_TABLE:
-            raise _Unreadable
-        return self.read(address + 32, size)
-
-
-def find_python(pid: int) -> PythonProcess | None:
-    """Find the interpreter inside a process.
-
-    None without CPython, for an unknown version, and where the process may not be read.
-    """
-    found: dict[tuple[str, int], tuple[re.Match[str], Region]] = {}  # the first part of each file
-    for region in find_regions(pid):
-        match = _PYTHON.search(region.path)
-        if match is not None and len(found) < _MAX_FILES:
-            found.setdefault((region.device, region.inode), (match, region))
-    for match, region in sorted(found.values(), key=lambda one: "/libpython" not in one[1].path):
-        if match[2]:
-            continue  # free-threaded builds have other layouts
-        path = openable(pid, region)
-        if path is None:
-            continue
-        try:
-            elf = ElfFile(path)
-            try:
-                symbol = elf.data_symbol("_PyRuntime")
-                is_debug = elf.data_symbol(_DEBUG_BUILD) is not None
-                base = elf.load_base(region.start, region.offset)
-            finally:
-                elf.close()
-        except (OSError, IngeroError):
-            continue
-        if symbol is not None and is_debug and int(match[1]) in OFFSETS:
-            return None  # the offsets are those of release builds
-        if symbol is not None:
-            return _open_python(pid, int(match[1]), base + symbol)
-    return None
-
-
-def _open_python(pid: int, minor: int, runtime: int) -> PythonProcess | None:
-    offsets = OFFSETS.get(minor)
-    if minor == _DEBUG_OFFSETS_MINOR:
-        try:
-            memory = _Memory(pid)
-        except OSError:
-            return None
-        try:
-            offsets = _debug_offsets(memory, runtime)
-        except _Unreadable:
-            return None
-        finally:
-            memory.close()
-    return PythonProcess(pid, minor, runtime, offsets) if offsets else None
-
-
-def _debug_offsets(memory: _Memory, runtime: int) -> Offsets | None:
-    """Read the offsets that 3.13 stores at the start of its runtime state.
-
-    None when the description is not valid.
-    """
-    words = struct.unpack("<8s75Q", memory.read(runtime, 8 * 76))
-    if words[0] != _DEBUG_COOKIE or words[1] >> 16 != 0x030D or words[2]:
-        return None
-    return Offsets(
-        head=words[5], next_interpreter=words[8], threads=words[9], next_thread=words[21],
-        frame=words[23], thread_id=words[24], native_id=words[25], back=words[29], code=words[30],
-        instruction=words[31], filename=words[35], name=words[36], line_table=words[38],
-        first_line=words[39], bytecode=words[43], gc=words[10],
-    )  # fmt: skip
+def _numbers(pid: int, tid: int) -> list[int]:
+    """Return the numbers of a thread, from our process namespace to its own."""
+    try:
+        found = _NUMBERS.search(Path(f"/proc/{pid}/task/{tid}/status").read_bytes())
+    except OSError:
+        return []
+    return [int(number) for number in found[1].split()] if found else []

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ingero.agent.processes.discover import program_of, user_of
-from ingero.agent.stacks.python import PythonFrame, PythonProcess, find_python
+from ingero.agent.stacks.interpreters import find_python
+from ingero.agent.stacks.python import PythonFrame, PythonProcess
 from ingero.agent.stacks.symbols import NativeFrame, Symbolizer
 from ingero.core.recording.stacks import Frame
 
