@@ -190,7 +190,7 @@ def test_batch_is_accepted_by_name_and_without_settings() -> None:
     pipeline = "service: {pipelines: {metrics: {processors: [ingero, batch], exporters: []}}}"
     config = load(f"processors: {{batch: {{}}, ingero: {{}}}}\n{pipeline}")
     assert config.service.pipelines.metrics.processors == ("ingero", "batch")
-    with pytest.raises(ConfigError, match="unknown key"):
+    with pytest.raises(ConfigError, match=r"timeout: unknown key; processors\.batch has no"):
         load("processors: {batch: {timeout: 5s}}")
 
 

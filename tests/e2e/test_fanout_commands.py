@@ -280,7 +280,7 @@ def test_f138_plaintext_off_loopback_and_tokens_on_the_command_line_are_refused(
     home: Path, tmp_path: Path
 ) -> None:
     db = str(tmp_path / "none.db")
-    plain = ingero("dashboard", "--addr", ":0", "--no-tls", "--db", db, home=home, status=1)
+    plain = ingero("dashboard", "--addr", ":0", "--no-tls", "--db", db, home=home, status=2)
     assert "would send traces in plaintext" in plain.stderr
     for half_secure in (("--client-ca", "ca.pem"), ("--tls-cert", "c.pem", "--tls-key", "k.pem")):
         both = ingero(
@@ -295,7 +295,7 @@ def test_f138_plaintext_off_loopback_and_tokens_on_the_command_line_are_refused(
             status=2,
         )
         assert "--no-tls and certificates exclude each other" in both.stderr
-    token = ingero("dashboard", "--token", "x", "--db", db, home=home, status=1)
+    token = ingero("dashboard", "--token", "x", "--db", db, home=home, status=2)
     assert "visible to every user" in token.stderr
 
 

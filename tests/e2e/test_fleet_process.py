@@ -281,7 +281,7 @@ def test_check_print_and_mistakes(tmp_path: Path) -> None:
     bad.write_text("processors:\n  ingero:\n    threshold:\n      kk: 3\n")
     assert run("--config", str(good), "--check") == (0, f"{good} is valid\n")
     status, text = run("--config", str(bad), "--check")
-    assert (status, f"{bad}:4: processors.ingero.threshold.kk" in text) == (1, True)
+    assert (status, f"{bad}:4: processors.ingero.threshold.kk" in text) == (2, True)
     status, text = run(
         "--config", str(good), "--print-config", "--json", "--http", "0.0.0.0:9999", "--grpc", "off"
     )
@@ -291,7 +291,7 @@ def test_check_print_and_mistakes(tmp_path: Path) -> None:
         "http": {"endpoint": "0.0.0.0:9999", "max_body_bytes": 4194304, "max_requests_per_s": 0}
     }
     status, text = run("--admin", "0.0.0.0:8081", "--check")
-    assert (status, "not a loopback address" in text) == (1, True)
+    assert (status, "not a loopback address" in text) == (2, True)
     assert run("--http", "8080", "--agent", "4318", "--check")[0] == 0, (
         "flags count together, not one after the other"
     )
@@ -299,4 +299,4 @@ def test_check_print_and_mistakes(tmp_path: Path) -> None:
         f"receivers: {{otlp: {{protocols: {{http: {{token_file: {tmp_path / 'gone'}}}}}}}}}\n"
     )
     status, text = run("--config", str(good), "--check")
-    assert (status, f"files that do not exist: {tmp_path / 'gone'}" in text) == (1, True)
+    assert (status, f"files that do not exist: {tmp_path / 'gone'}" in text) == (2, True)

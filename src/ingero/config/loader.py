@@ -145,7 +145,8 @@ class _Reader:
                 import difflib  # noqa: PLC0415 - only for a file that is wrong
 
                 close = difflib.get_close_matches(name, fields, n=1)
-                allowed = f"allowed: {', '.join(sorted(fields))}"
+                known = ", ".join(sorted(fields))
+                allowed = f"allowed: {known}" if known else f"{key} has no settings here; remove it"
                 hint = f"did you mean {close[0]}?" if close else allowed
                 raise self.fail(name_node, path, f"unknown key; {hint}")
             field = fields[name]

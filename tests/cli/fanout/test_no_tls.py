@@ -12,7 +12,7 @@ from tests.support.asking import calls, trace
 from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.agent.api.server import DashboardSettings, start_dashboard
 from ingero.cli.dispatch import run
-from ingero.errors import AuthError, ConfigError
+from ingero.errors import ConfigError
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.access import Access
 from ingero.transport.fanout.nodes import plain_nodes
@@ -83,7 +83,7 @@ def test_a_trusted_network_is_no_option_of_tls(capsys: pytest.CaptureFixture[str
 
 async def test_the_node_takes_no_token_in_plaintext(tmp_path: Path) -> None:
     far = DashboardSettings(address="0.0.0.0:0", db=tmp_path / "t.db", node="n", plaintext=True)
-    with pytest.raises(AuthError, match="add --trusted-network"):
+    with pytest.raises(ConfigError, match="add --trusted-network"):
         await start_dashboard(far)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.contract.node_api import GpuInfo
-from ingero.errors import AuthError
+from ingero.errors import ConfigError
 from ingero.storage.caller import home
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.access import Access
@@ -102,13 +102,13 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
 
 def _check_plaintext(settings: DashboardSettings) -> None:
     if settings.trusted_network and settings.keys:
-        raise AuthError(
+        raise ConfigError(
             "with --trusted-network no token is accepted, because everybody on the way could read "
             "it; remove the token or use TLS"
         )
     if not settings.trusted_network:
         token = ", and the token with it" if settings.keys else ""
-        raise AuthError(
+        raise ConfigError(
             f"--no-tls on {settings.address} would send traces in plaintext{token}; "
             "bind 127.0.0.1, use TLS, or add --trusted-network"
         )

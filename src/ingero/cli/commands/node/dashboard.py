@@ -14,7 +14,7 @@ from ingero.agent.host.machine import driver_version
 from ingero.cli.settings import TRACE_DB
 from ingero.config.ingero import trace_database
 from ingero.contract.node_api import GpuInfo
-from ingero.errors import AuthError, IngeroError, Unavailable
+from ingero.errors import ConfigError, IngeroError, Unavailable
 from ingero.storage.trace.reading import reading
 from ingero.storage.trace.rows import read_nodes
 from ingero.transport.bearer import keys_from
@@ -88,7 +88,7 @@ def command(
       ingero dashboard --token-file /etc/ingero/token --client-ca ca.pem
     """
     if token:
-        raise AuthError(
+        raise ConfigError(
             "a token on the command line is visible to every user; "
             f"use --token-file or ${TOKEN_VARIABLE}"
         )

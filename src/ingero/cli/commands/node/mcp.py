@@ -17,7 +17,7 @@ from ingero.cli.show.table import print_json, print_summaries
 from ingero.config.ingero import load_ingero, pagerduty_key, trace_database
 from ingero.contract import api_paths
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
-from ingero.errors import AuthError
+from ingero.errors import ConfigError
 from ingero.storage.caller import home
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import (
@@ -72,7 +72,7 @@ def command(
       ingero mcp --http 127.0.0.1:8090    streamable HTTP at /mcp
     """
     if mcp_bearer_token:
-        raise AuthError(
+        raise ConfigError(
             f"a token on the command line is visible to every user; set ${MCP_TOKEN_VARIABLE}"
         )
     from ingero.cli.show.logs import set_up_logging
