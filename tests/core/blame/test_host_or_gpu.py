@@ -78,6 +78,14 @@ def test_where_hosts_of_peers_are_as_late_without_harm_nearly_all_must_be_due_to
     assert timed((0, 8), (10, queue_ms), spread_ms=3.0) is cause
 
 
+@pytest.mark.parametrize(("spread_ms", "cause"), [(1.2, HOST), (1.4, COMPUTE)])
+def test_a_host_is_clearly_late_beyond_three_sigmas_of_its_peers(
+    spread_ms: float, cause: CauseClass
+) -> None:
+    """It is 6 ms late, three quarters of the excess; a sigma is 1.8 ms or 2.1 ms."""
+    assert timed((0, 8), (10, 12), spread_ms) is cause
+
+
 def test_only_stalls_are_compared_where_a_rank_stalls() -> None:
     late = np.zeros((6, 30, 1))
     late[1, ::5] = 8 * MS

@@ -8,7 +8,9 @@ from tests.support.shared_job import TRANSFER_S, shared_job
 
 from ingero.core.blame.record_steps import measure_steps
 from ingero.core.blame.recorded.grid import build_grid
+from ingero.core.blame.recorded.lateness import measure_places
 from ingero.core.blame.recorded.rhythm import mark_first_calls
+from ingero.core.collectives.arrivals import measure_arrivals
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.matching import match_collectives
 
@@ -55,6 +57,15 @@ def test_a_rank_without_steps_gives_no_time_to_line_up_with() -> None:
     found = build_grid(part, match_collectives(part), (0, 1, 2), np.arange(3))
     mine = part.who > 0
     assert (found.step[mine] == part.seq[mine] // 3).all()
+
+
+def test_rank_zero_is_a_peer_too() -> None:
+    columns = shared_job(np.zeros((2, 12, 2)))
+    step_ends = columns.seq % 2 == 1
+    pairs = replace(columns, peer=np.where(step_ends, -1, 1 - columns.rank))
+    arrivals = measure_arrivals(pairs, match_collectives(pairs))
+    places = measure_places(pairs, measure_steps(pairs, True), arrivals)
+    assert places.is_pair.tolist() == [[True, False]] * 2
 
 
 def alike(steps: int, pause: float = 3.0, irregular: int = 0) -> Collectives:

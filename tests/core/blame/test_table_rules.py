@@ -315,6 +315,15 @@ def test_what_places_far_apart_have_in_common_is_taken_off() -> None:
     assert _found_again([np.zeros((80, 2))]) == 0.0
 
 
+def test_the_rest_is_compared_with_the_rest() -> None:
+    """A third of the scatter is common to a step; half of the rest is found at the next place."""
+    rng = np.random.default_rng(2)
+    each = rng.normal(size=(4000, 10))
+    moving = each[:, 1:] + each[:, :-1]
+    assert _found_again([moving]) == pytest.approx(0.5, abs=0.05)
+    assert _found_again([moving + rng.normal(size=(4000, 1))]) == pytest.approx(0.5, abs=0.05)
+
+
 def test_hiccups_weigh_no_more_than_three_times_the_usual() -> None:
     table = np.resize([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]], (400, 2)).copy()
     assert _found_again([table]) == pytest.approx(0.0)

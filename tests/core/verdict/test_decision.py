@@ -331,6 +331,8 @@ def test_two_groups_with_nothing_in_between_are_a_split() -> None:
     assert not baseline.is_split(np.array([0.0, 0.0, 0.0, 0.1]), 0.003)  # one is a slow node
     assert not baseline.is_split(np.array([0.0, 0.0, 0.029, 0.029]), 0.003)
     assert baseline.is_split(np.array([0.0, 0.0, 0.031, 0.031]), 0.003)
+    assert baseline.is_split(np.array([0.0, 0.0, 0.1, 0.1]), 0.049)
+    assert not baseline.is_split(np.array([0.0, 0.0, 0.1, 0.1]), 0.051)  # two scales apart
     assert not baseline.is_split(np.array([0.0, 0.0, 0.1, 0.1]), 0.06)
     assert not baseline.is_split(np.array([0.0, 0.1, 0.1]), 0.003)
     many = np.concatenate((np.zeros(26), np.full(4, 0.1)))

@@ -190,10 +190,11 @@ def test_slow_links_are_said_but_excuse_nobody() -> None:
 
 
 def test_one_event_of_a_kind_is_said_per_job_by_its_oldest_cohort() -> None:
-    cohorts = cohorts_of(1, 1, 2)
-    cohorts.first_seen_s[:3] = [5.0, 3.0, 9.0]
+    cohorts = cohorts_of(1, 1, 2, 2)
+    cohorts.first_seen_s[:4] = [5.0, 3.0, 9.0, 9.5]
     judged(cohorts, moving=8.0)
-    assert judged(cohorts, moving=8.0, now_s=1008.0)[0] == [CLEAR, TOGETHER, TOGETHER]
+    found, _ = judged(cohorts, moving=8.0, now_s=1008.0)
+    assert found == [CLEAR, TOGETHER, TOGETHER, CLEAR]
 
 
 def rising(by: float, seconds: int, first_s: float = 1000.0) -> list[int]:
@@ -305,6 +306,15 @@ def test_transfer_is_the_least_time_inside_and_is_followed_slowly() -> None:
     assert np.isnan(cohorts.transfer_s[1])
     links.follow_transfer(cohorts, np.array([0]), np.array([0]), np.array([1.2, 1.2]))
     assert cohorts.transfer_s[0] == pytest.approx(0.2 + 0.02)
+
+
+def test_what_changes_little_is_followed_slowly() -> None:
+    cohorts = cohorts_of(1)
+    cohorts.transfer_s[0], cohorts.baseline_transfer_s[0] = 1.1, 1.0
+    cohorts.waiting_s[0], cohorts.baseline_waiting_s[0] = 3.0, 2.0
+    links._follow_baselines(cohorts, 1000.0)
+    assert cohorts.baseline_transfer_s[0] == pytest.approx(1.0 + 0.1 * links.BASELINE_SMOOTH)
+    assert cohorts.baseline_waiting_s[0] == pytest.approx(2.0 + 1.0 * links.BASELINE_SMOOTH)
 
 
 def members(count: int, **labels: object) -> MemberRegistry:

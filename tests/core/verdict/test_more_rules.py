@@ -1,6 +1,7 @@
 """Further rules of the verdict engine on tables alone: baselines, late samples, pace and queues."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,12 @@ from tests.core.verdict.test_verdict_words import POLICY, world
 
 from ingero.contract.verdict import CauseClass, VerdictState
 from ingero.core.verdict import baseline, residuals
-from ingero.core.verdict.advance_channel import _learn, close_advances, is_own_delay
+from ingero.core.verdict.advance_channel import (
+    _learn,
+    close_advances,
+    has_advance,
+    is_own_delay,
+)
 from ingero.core.verdict.decision import _keeps_peers_waiting, decide
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.events import fleet_events
@@ -52,6 +58,16 @@ def test_a_member_with_half_of_the_usual_history_is_learned_with_the_others() ->
     _learn(rows, registry.cohorts, 1, POLICY)
     assert rows.advance_learned[:3].tolist() == [60, 0, 60]
     assert rows.advance_bias[0] == pytest.approx(0.02, abs=0.006)
+
+
+def test_where_no_advance_is_watched_nobody_has_one() -> None:
+    assert has_advance(world().rows, np.full(8, 0.1), POLICY).tolist() == [False] * 8
+
+
+def test_a_node_without_ranks_is_none_of_the_ranks() -> None:
+    node = Member(cluster="c", node="n")
+    ranks = [replace(node, rank=rank) for rank in range(3)]
+    assert len({member.rank_key for member in (node, *ranks)}) == 4
 
 
 @pytest.mark.parametrize(("own_s", "is_own"), [(1.0, False), (2.0, True)])
@@ -169,7 +185,7 @@ def test_the_loss_of_a_slower_cohort_is_the_rise_of_its_own_time_where_steps_are
     cohorts.event_since_s[1], cohorts.high_since_s[1], cohorts.sample_s[1] = 500.0, 440.0, 1.0
     found = describe_fleet_event(registry, 1, fleet_events.SLOWER, 8, 8, POLICY)
     assert (found.loss, found.at_most, found.excess) == (0.1429, True, 0.1667)
-    assert found.state is VerdictState.FLEET_EVENT
+    assert (found.state, found.job, found.node) == (VerdictState.FLEET_EVENT, "j", "")
     split = describe_fleet_event(registry, 1, fleet_events.SPLIT, 0, 8, POLICY)
     assert (split.loss, split.at_most, split.excess) == (None, False, None)
     assert split.state is VerdictState.NOT_SURE
