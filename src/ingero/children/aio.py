@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import os
 from asyncio.subprocess import Process
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ingero.children.capabilities import keep_capabilities
+from ingero.children.copies import Copy
 from ingero.children.lifetime import follow_parent
 from ingero.children.process import STOP_TIMEOUT_S
 from ingero.files import open_own
@@ -33,7 +33,7 @@ async def start_worker(command: list[str], pass_fds: Sequence[int]) -> Process:
     return await asyncio.create_subprocess_exec(*command, pass_fds=pass_fds)
 
 
-async def stop_child(process: Process, timeout_s: float = STOP_TIMEOUT_S) -> None:
+async def stop_child(process: Process | Copy, timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Send SIGTERM, wait, and kill a child that has not ended after the timeout."""
     if process.returncode is not None:
         return
@@ -42,7 +42,7 @@ async def stop_child(process: Process, timeout_s: float = STOP_TIMEOUT_S) -> Non
     await wait_or_kill(process, timeout_s)
 
 
-async def wait_or_kill(process: Process, timeout_s: float) -> None:
+async def wait_or_kill(process: Process | Copy, timeout_s: float) -> None:
     """Wait until a child has ended; kill it after the timeout."""
     try:
         await asyncio.wait_for(process.wait(), timeout_s)
@@ -51,18 +51,14 @@ async def wait_or_kill(process: Process, timeout_s: float) -> None:
         await process.wait()
 
 
-async def start_part(command: list[str], link: int | None, capabilities: Sequence[int]) -> Process:
-    """Start a child that ends with this process, keeps these capabilities and inherits a socket.
+async def start_helper(command: list[str]) -> Process:
+    """Start a child that ends with this process and has no capabilities.
 
     Its output and errors go where those of this process go.
     """
 
     def prepare() -> None:
         follow_parent()
-        keep_capabilities(capabilities)
+        keep_capabilities(())
 
-    # threads that wait most of the time need no heap of their own each
-    environment = {"MALLOC_ARENA_MAX": "1", **os.environ}
-    return await asyncio.create_subprocess_exec(
-        *command, pass_fds=[] if link is None else [link], preexec_fn=prepare, env=environment
-    )
+    return await asyncio.create_subprocess_exec(*command, preexec_fn=prepare)

@@ -2,6 +2,9 @@
 
 import ctypes
 import gc
+from typing import Final
+
+_M_ARENA_MAX: Final = -8
 
 
 def return_freed_memory() -> None:
@@ -10,3 +13,10 @@ def return_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):  # glibc only
         libc.malloc_trim(0)
+
+
+def use_one_heap() -> None:
+    """Let all threads share a heap: those that wait most of the time need none of their own."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc only
+        libc.mallopt(_M_ARENA_MAX, 1)

@@ -109,6 +109,7 @@ def test_only_the_recorder_keeps_capabilities(tmp_path: Path) -> None:
         assert not held["recorder"] & 1 << 12, "CAP_NET_ADMIN"
         notes = agent.part("recorder").notes
         assert not [note for note in notes if note.startswith("probes:")], "probes are on"
+        assert "waiting for" not in agent.said, "the database exists before it is read"
 
 
 def test_without_capabilities_the_recorder_runs_without_probes(

@@ -6,22 +6,21 @@ import logging
 import os
 import signal
 import socket
-from asyncio.subprocess import Process
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
-
-import msgspec
 
 from ingero.agent.service.health import PartHealth
 from ingero.agent.service.link import Beat, decode_beat
 from ingero.agent.service.plan import Order, PlannedPart
-from ingero.children.aio import start_part, stop_child
-from ingero.children.process import module_command
+from ingero.children.aio import stop_child
+from ingero.children.copies import Copy, start_copy
 from ingero.children.supervisor import FIRST_PAUSE_S, HEALTHY_S, LONGEST_PAUSE_S
 
-ENTRY: Final = "ingero.cli.part"
 HUNG_AFTER_S: Final = 60.0  # without a sign of life; parts give one every five seconds
 MAX_LINE_BYTES: Final = 4 << 20
+RunPart = Callable[[Order, int], int]  # by order and link; returns its exit status
 log = logging.getLogger(__name__)
 
 
@@ -55,6 +54,7 @@ class Part:
 
     plan: PlannedPart
     order: Order
+    run_part: RunPart
     first_pause_s: float = FIRST_PAUSE_S
     hung_after_s: float = HUNG_AFTER_S
     restarts: int = 0
@@ -62,17 +62,22 @@ class Part:
     why: str = ""
     beat: Beat = field(default_factory=Beat)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    _process: Process | None = None
+    _process: Copy | None = None
 
     def __post_init__(self) -> None:
         self.why = self.plan.off
         if self.plan.off:
             self.settled.set()
 
-    async def run(self) -> None:
-        """Start the part, and start it again whenever it ends, until cancelled."""
+    async def run(self, after: asyncio.Event | None = None) -> None:
+        """Start the part, and start it again whenever it ends, until cancelled.
+
+        The first start waits for `after`.
+        """
         if self.plan.off:
             return
+        if after is not None:
+            await after.wait()
         loop, pause_s = asyncio.get_running_loop(), self.first_pause_s
         try:
             while True:
@@ -100,9 +105,9 @@ class Part:
         theirs = link.theirs
         self.state, self.beat = "starting", Beat()
         try:
-            order = msgspec.json.encode(self.order).decode()
-            command = module_command(ENTRY, str(theirs.fileno()), order)
-            self._process = await start_part(command, theirs.fileno(), self.plan.capabilities)
+            run = partial(self.run_part, self.order, theirs.fileno())
+            kept = (theirs.fileno(),)
+            self._process = start_copy(run, self.plan.name, kept, self.plan.capabilities)
         except OSError as error:
             return f"it cannot be started: {error}"
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from ingero.children.aio import start_part
+from ingero.children.aio import start_helper
 from ingero.children.process import module_command
 from ingero.config.ingero import IngeroConfig
 
@@ -36,7 +36,7 @@ async def renew_forever(
         folder = membership_folder(config())
         if folder is None:
             continue
-        process = await start_part(module_command(_ENTRY, str(folder)), None, ())
+        process = await start_helper(module_command(_ENTRY, str(folder)))
         status = await process.wait()
         if status == RENEWED:
             log.info("certificate_renewed", extra={"folder": str(folder)})

@@ -11,7 +11,7 @@ from typing import Final
 
 from ingero.agent.host.identity import default_node
 from ingero.agent.service.health import AgentHealth, HealthServer
-from ingero.agent.service.part import Part
+from ingero.agent.service.part import Part, RunPart
 from ingero.agent.service.plan import (
     API,
     PUSHER,
@@ -22,7 +22,8 @@ from ingero.agent.service.plan import (
     plan_parts,
 )
 from ingero.agent.service.renewal import renew_forever
-from ingero.children.memory import return_freed_memory
+from ingero.children.copies import share_memory
+from ingero.children.memory import return_freed_memory, use_one_heap
 from ingero.children.service_manager import (
     READY,
     RELOADING,
@@ -40,13 +41,20 @@ log = logging.getLogger(__name__)
 
 
 class AgentService:
-    """Every part of one node's agent. `reread` reads the configuration again on SIGHUP."""
+    """Every part of one node's agent.
+
+    `reread` reads the configuration again on SIGHUP, `run_part` is what a part does.
+    """
 
     def __init__(
-        self, config: IngeroConfig, config_path: Path | None, reread: Callable[[], IngeroConfig]
+        self,
+        config: IngeroConfig,
+        config_path: Path | None,
+        reread: Callable[[], IngeroConfig],
+        run_part: RunPart,
     ) -> None:
         self.config = config
-        self._config_path, self._reread = config_path, reread
+        self._config_path, self._reread, self._run_part = config_path, reread, run_part
         self.parts: list[Part] = []
         self._running: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
@@ -57,6 +65,8 @@ class AgentService:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
+        use_one_heap()
+        share_memory()
         server = HealthServer(health_socket, self.health, self.metrics)
         await server.start()
         try:
@@ -80,7 +90,11 @@ class AgentService:
         is_recorded = any(plan.name == RECORDER and not plan.off for plan in plans)
         is_beside = is_recorded and os.geteuid() == 0
         return [
-            Part(plan, Order(plan.name, path, database, is_beside and plan.name == PUSHER))
+            Part(
+                plan,
+                Order(plan.name, path, database, is_beside and plan.name == PUSHER),
+                self._run_part,
+            )
             for plan in plans
         ]
 
@@ -88,9 +102,15 @@ class AgentService:
         for part in parts:
             self.parts = [each for each in self.parts if each.plan.name != part.plan.name]
             self.parts.append(part)
-            self._running[part.plan.name] = asyncio.create_task(part.run())
+            self._running[part.plan.name] = asyncio.create_task(part.run(self._before(part)))
             if part.plan.off:
                 log.info("part_off", extra={"part": part.plan.name, "why": part.plan.off})
+
+    def _before(self, part: Part) -> asyncio.Event | None:
+        """Return what a part waits for: the pusher reads the database that the recorder makes."""
+        if part.plan.name != PUSHER:
+            return None
+        return next((each.settled for each in self.parts if each.plan.name == RECORDER), None)
 
     async def _stop(self, names: list[str]) -> None:
         tasks = [self._running.pop(name) for name in names if name in self._running]

@@ -89,6 +89,7 @@ def _print_parts(health: "AgentHealth") -> None:
 
 def _run(config_path: Path | None, socket_path: Path, as_json: bool) -> int:
     from ingero.agent.service.supervisor import AgentService
+    from ingero.cli.part import run_part
     from ingero.cli.show.logs import set_up_logging
     from ingero.config.ingero import find_config, load_ingero
 
@@ -108,7 +109,8 @@ def _run(config_path: Path | None, socket_path: Path, as_json: bool) -> int:
         _print_parts(health)
 
     async def serve() -> None:
-        await AgentService(config, path, lambda: load_ingero(path)).run(socket_path, started)
+        service = AgentService(config, path, lambda: load_ingero(path), run_part)
+        await service.run(socket_path, started)
 
     asyncio.run(serve())
     return 0
