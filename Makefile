@@ -79,8 +79,8 @@ release-check: $(READY) ## verify the checksums of OUT=dist, install its wheels 
 	nice $(BIN)/python -m release.check $(OUT)
 
 .PHONY: image
-image: $(READY) peers-images ## build the image of all services without a daemon, as localhost/ingero (OCI=file also writes an archive; BASE=image)
-	nice $(BIN)/python -m release.image $(if $(BASE),--base $(BASE)) $(if $(OCI),--out $(OCI))
+image: $(READY) peers-images ## build the image of all services without a daemon, as localhost/ingero (OCI=file also writes an archive; BASE=image; EXTRAS=lake adds an extra)
+	nice $(BIN)/python -m release.image $(if $(BASE),--base $(BASE)) $(if $(EXTRAS),--with $(EXTRAS)) $(if $(OCI),--out $(OCI))
 
 .PHONY: site
 site: $(READY) ## build the documentation as a website into build/site, which needs nothing from elsewhere

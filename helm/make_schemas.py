@@ -15,9 +15,10 @@ CHOICES = {
     "pullPolicy": ["Always", "IfNotPresent", "Never"],
     "seccompProfile": ["RuntimeDefault", "Unconfined"],
 }
-# by the path of a value; Fleet checks itself that several replicas have a log
+# by the path of a value; that several replicas share a log or a lake is checked when rendered
 LIMITS: dict[str, dict[str, Any]] = {
     "ingero-fleet/replicaCount": {"type": "integer", "minimum": 1, "maximum": 9},
+    "ingero-echo/replicaCount": {"type": "integer", "minimum": 1, "maximum": 9},
 }
 # what Kubernetes, Fleet, Echo or a node define: any keys
 OPEN = {

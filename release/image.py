@@ -18,13 +18,14 @@ from release.tree import ROOT, build_environment, commit_time, write_tar
 
 HOME = "/opt/ingero"
 NAME = "localhost/ingero"
+EXTRAS = "echo,alerts,replicas"
 
 
-def prepare(folder: Path, wheel: Path, base_tar: Path | None) -> None:
+def prepare(folder: Path, wheel: Path, base_tar: Path | None, extras: str) -> None:
     """Write what the image holds beside its base: environment, configuration, bill of materials."""
     root = folder / "image"
     shutil.rmtree(root, ignore_errors=True)
-    packages = site.install(wheel, "[echo,alerts]", root / "opt/ingero", HOME)
+    packages = site.install(wheel, f"[{extras}]", root / "opt/ingero", HOME)
     site.compile_all(root / "opt/ingero", HOME)
     config = root / "etc/ingero-fleet/config.yaml"
     config.parent.mkdir(parents=True)
@@ -73,7 +74,7 @@ def _buildah(command: list[str]) -> str:
     return done.stdout
 
 
-def build_image(wheel: Path, tag: str, base: str | None = None) -> str:
+def build_image(wheel: Path, tag: str, base: str | None = None, extras: str = EXTRAS) -> str:
     """Build the image of a wheel; return its digest. Without a base one is made from packages."""
     folder = ROOT / "build"
     folder.mkdir(exist_ok=True)
@@ -83,7 +84,7 @@ def build_image(wheel: Path, tag: str, base: str | None = None) -> str:
         base_tar = cache / "base.tar"
         subprocess.run([ROOT / "release/base.sh", base_tar], check=True)
         base = import_base(base_tar)
-    prepare(folder, wheel, base_tar)
+    prepare(folder, wheel, base_tar, extras)
     return build(folder, base, tag)
 
 
@@ -110,10 +111,12 @@ def main() -> None:
     parser.add_argument("--base", help="base image; one is made from Debian packages if omitted")
     parser.add_argument("--out", type=Path, help="OCI archive to write")
     parser.add_argument("--wheel", type=Path, help="wheel to install; built if omitted")
+    parser.add_argument("--with", dest="more", default="", help="more extras, such as lake")
     parser.add_argument("--tag", default=f"{NAME}:{version('ingero')}")
     arguments = parser.parse_args()
     wheel = arguments.wheel or wheels.build_wheel(ROOT / "build" / "wheel")
-    print(f"{arguments.tag} {build_image(wheel, arguments.tag, arguments.base)}")
+    extras = ",".join(filter(None, (EXTRAS, arguments.more)))
+    print(f"{arguments.tag} {build_image(wheel, arguments.tag, arguments.base, extras)}")
     if arguments.out:
         write_archive(arguments.tag, arguments.out)
 

@@ -97,15 +97,40 @@ def test_misspelt_keys_and_wrong_types_are_refused(chart: str, values: str) -> N
     assert "values don't meet the specifications" in done.stderr
 
 
-def test_schemas_are_made_from_the_values() -> None:
-    """`python helm/make_schemas.py` brings them up to date."""
-    spec = importlib.util.spec_from_file_location("make_schemas", CHARTS / "make_schemas.py")
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, CHARTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_schemas_are_made_from_the_values() -> None:
+    """`python helm/make_schemas.py` brings them up to date."""
+    module = script("make_schemas")
     for chart in module.charts():
         assert (chart / "values.schema.json").read_text() == module.chart_schema(chart)
+
+
+def test_every_value_is_explained_in_the_readme() -> None:
+    """`python helm/make_readmes.py` brings them up to date."""
+    module = script("make_readmes")
+    for chart in module.charts():
+        rows = module.rows_of((chart / "values.yaml").read_text())
+        assert [row.path for row in rows if not row.meaning] == []
+        assert (chart / "README.md").read_text() == module.chart_readme(chart)
+
+
+@pytest.mark.parametrize("chart", ALL)
+def test_the_pod_of_helm_test_is_not_taken_for_a_pod_of_the_service(chart: str) -> None:
+    documents = rendered(chart, "--set", ALL[chart])
+    (pod,) = [each for each in documents if each["kind"] == "Pod"]
+    selectors = [each["spec"].get("selector") for each in documents if "spec" in each]
+    selectors += [each["spec"].get("podSelector") for each in documents if "spec" in each]
+    wanted = [each.get("matchLabels", each) for each in selectors if each]
+    assert len(wanted) >= 2
+    assert not [each for each in wanted if each.items() <= pod["metadata"]["labels"].items()]
 
 
 def test_the_services_accept_what_the_charts_configure(tmp_path: Path) -> None:

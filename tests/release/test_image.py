@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from release.image import build, import_base, prepare
+from release.image import EXTRAS, build, import_base, prepare
 from release.wheels import build_wheel
 from tests.test_quickstarts import commands
 
@@ -47,9 +47,15 @@ def digests(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     wheel = next(Path(built).glob("*x86_64.whl")) if built else build_wheel(folder / "wheel")
     found = []
     for name in ("first", "second"):
-        prepare(folder / name, wheel, BASE)
+        prepare(folder / name, wheel, BASE, EXTRAS)
         found.append(build(folder / name, import_base(BASE), TAG))
     return found[0], found[1]
+
+
+def test_the_image_holds_what_the_charts_can_turn_on(digests: tuple[str, str]) -> None:
+    script = "import apprise, duckdb, mcp, redis, uvloop"
+    command = [*RUN, *LIMITS, *SAFE, TAG, "/opt/ingero/bin/python3", "-c", script]
+    subprocess.run(command, check=True)
 
 
 def free_port() -> int:
