@@ -10,12 +10,13 @@ from collections.abc import Callable
 import pytest
 from tests.support.apart import Apart
 
-from ingero.agent.causes import rivals
+from ingero.agent.causes import rivals, sampling
 from ingero.agent.causes.gpu_signals import GpuSignals
 from ingero.agent.causes.look import RankProcess, look
 from ingero.agent.causes.rivals import choose_rival
 from ingero.contract.causes import Ask, CauseKind, PeerValue, Signal
 from ingero.core.causes.ranking import Difference
+from ingero.errors import Unavailable
 from ingero.fleet.causes.book import MAX_ASKS
 
 LATE = 0.4
@@ -166,6 +167,24 @@ def test_a_cpu_quota(start: Start, peers: list[RankProcess], apart: Apart) -> No
 
 def test_a_healthy_process_is_unknown(start: Start, peers: list[RankProcess]) -> None:
     assert causes(start("healthy"), peers) == []
+
+
+def test_a_lock_is_named_without_python_frames_and_unknown_says_why(
+    start: Start, peers: list[RankProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with an interpreter whose layout is not known."""
+
+    def refuse(_: int) -> None:
+        raise Unavailable("its interpreter is of another version")
+
+    monkeypatch.setattr(sampling, "read_python", refuse)
+    best = best_cause(start("lock"), peers)
+    assert re.fullmatch(r"waits for a lock \d\d % of the time, peers \d %", best.text)
+    (unknown,) = causes(start("healthy"), peers)
+    assert (unknown.kind, unknown.text) == (
+        CauseKind.UNKNOWN,
+        "its Python frames were not read, because its interpreter is of another version",
+    )
 
 
 def test_a_process_that_ended_gives_no_answer(peers: list[RankProcess]) -> None:

@@ -157,3 +157,16 @@ def test_names_of_the_job_cannot_break_a_text() -> None:
     assert places(mine, HEALTHY) == [
         "waits for a lock 100 % of the time in `f0` (share.py:1), peers 0 %"
     ]
+
+
+def test_without_frames_a_wait_is_told_without_its_place() -> None:
+    mine = profile((400, Sample(Doing.RUNS, ())), (100, Sample(Doing.LOCK, ())))
+    calm = profile((450, Sample(Doing.RUNS, ())), (50, Sample(Doing.WAITS, ())))
+    assert places(mine, calm, calm) == ["waits for a lock 20 % of the time, peers 0 %"]
+    assert places(profile((500, Sample(Doing.RUNS, ()))), calm) == [], "running is no place"
+
+
+def test_waits_without_frames_are_compared_with_all_waits_of_peers() -> None:
+    mine = profile((350, Sample(Doing.RUNS, ())), (150, Sample(Doing.LOCK, ())))
+    peer = profile((350, Sample(Doing.RUNS, COMPUTE)), (150, Sample(Doing.LOCK, SYNC)))
+    assert places(mine, peer, peer) == []

@@ -121,6 +121,13 @@ def test_unknown_is_an_answer_and_is_asked_again_a_few_times() -> None:
     assert (marked.cause, marked.next_step) == (UNKNOWN_TEXT, SLOW.next_step)
 
 
+def test_unknown_says_what_was_not_read() -> None:
+    book = CauseBook()
+    assert asked(book, 1.0) is not None
+    book.take(answer(kind=CauseKind.UNKNOWN, text="its Python frames were not read"), "c", 2.0)
+    assert book.mark("c", SLOW).cause == f"{UNKNOWN_TEXT}; its Python frames were not read"
+
+
 def test_an_agent_that_does_not_answer_is_asked_again_later() -> None:
     book = CauseBook()
     first, second = asked(book, 0.0), asked(book, ASKED_S + 1)

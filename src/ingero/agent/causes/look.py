@@ -17,6 +17,7 @@ from ingero.core.causes.answer import Seen, find_causes, name_rival
 from ingero.core.causes.profile import Sample, add_up
 from ingero.core.causes.python_places import Collections
 from ingero.core.causes.ranking import Difference, Lateness
+from ingero.core.causes.signal_rules import Place
 
 LOOK_S: Final = 5.0
 ENOUGH: Final = 250  # samples; a busy machine takes longer to give them
@@ -97,6 +98,7 @@ def look(
 ) -> list[Difference] | None:
     """Return what sets a rank apart, the largest share first; None when it is gone.
 
+    Where nothing does and Python frames were not seen, the answer is of kind "unknown" and says so.
     It takes a few seconds of wall time and at most a fifth of one CPU.
     """
     watched = [_Watched(late, gpus, is_late=True)]
@@ -113,7 +115,14 @@ def look(
     found = find_causes(mine, others, known_signals(ask.peers), lateness)
     if found and found[0].kind is CauseKind.CPU:
         found[0] = name_rival(found[0], find_rival(late.pid, stop))
-    return found
+    problem = watched[0].sampler.problem
+    return found or ([_not_seen(problem)] if problem else [])
+
+
+def _not_seen(problem: str) -> Difference:
+    """Return what an answer "unknown" says about Python frames that were not seen."""
+    text = f"its Python frames were not read, because {problem}"
+    return Difference(kind=CauseKind.UNKNOWN, place=Place.HOST, text=text)
 
 
 def known_signals(values: dict[str, PeerValue]) -> dict[Signal, PeerValue]:

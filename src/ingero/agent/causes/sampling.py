@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ingero.agent.causes.threads import children_of, comm_of, see_thread, thread_ids
-from ingero.agent.stacks.interpreters import find_python
+from ingero.agent.stacks.interpreters import find_python, read_python
 from ingero.agent.stacks.python import GarbageCollection, PythonProcess
 from ingero.core.causes.profile import Doing, Frame, Other, Sample
+from ingero.errors import Unavailable
 
 MAX_OTHERS: Final = 6  # threads and workers that are seen beside the late thread
 MAX_WORKERS: Final = 3
@@ -28,7 +29,12 @@ class ThreadSampler:
 
     def __init__(self, pid: int, *, with_others: bool) -> None:
         self.pid = pid
-        self._python = find_python(pid)
+        self.problem = ""  # why no Python frames are seen
+        self._python: PythonProcess | None = None
+        try:
+            self._python = read_python(pid)
+        except Unavailable as error:
+            self.problem = str(error)
         self._beside: list[_Beside] = []
         if self._python is not None:
             self._python.remember_code()

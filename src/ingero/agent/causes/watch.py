@@ -165,7 +165,7 @@ class CauseWatch:
         if found is None:
             return None
         findings = [_finding(ask, found[0])] if found else [_unknown(ask)]
-        self.counters.found += bool(found)
+        self.counters.found += findings[0].kind is not CauseKind.UNKNOWN
         log.info(
             "cause_looked_for",
             extra={

@@ -55,6 +55,9 @@ class Frame:
         return f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
+NOWHERE: Final = Frame("", "", 0)  # where no Python frames were seen
+
+
 @dataclass(frozen=True, slots=True)
 class Other:
     """Another thread of the process, or of one of its workers, at the same moment."""
@@ -134,9 +137,7 @@ def add_up(samples: Iterable[Sample]) -> Profile:
         if sample.is_collecting:
             found.collecting += 1
             continue
-        inner = _inner(sample.frames)
-        if inner is None:
-            continue
+        inner = _inner(sample.frames) or NOWHERE
         own = next((frame for frame in sample.frames if not frame.is_library), inner)
         key = PlaceKey(sample.doing, (inner.file, inner.function), (own.file, own.function))
         if key not in places and len(places) >= MAX_PLACES:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final
 
 from ingero.contract.causes import CauseKind
-from ingero.core.causes.profile import Doing, Frame, PlaceCount, PlaceKey, Profile
+from ingero.core.causes.profile import NOWHERE, Doing, Frame, PlaceCount, PlaceKey, Profile
 from ingero.core.causes.ranking import Difference, Lateness
 from ingero.core.causes.signal_rules import Place
 from ingero.core.durations import readable_seconds
@@ -23,7 +23,8 @@ ERRORS: Final = 4.0  # standard errors, or spreads of the peers, that a differen
 TIMES: Final = 1.5  # the peers' share that the share must reach
 MIN_TOGETHER: Final = 0.6  # of the waits during which another thread does the same
 MIN_WITHOUT_PEERS: Final = 0.5  # of the lateness that a wait must explain where no peer was sampled
-_TOLD_WITHOUT_PEERS: Final = frozenset(Doing) - {Doing.RUNS, Doing.WAITS}
+_SAYS_NOTHING: Final = frozenset({Doing.RUNS, Doing.WAITS})  # without a place, or without peers
+_NOWHERE: Final = (NOWHERE.file, NOWHERE.function)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +71,15 @@ def compare_places(
         return []
     found = []
     for key, count in own.places.items():
-        if key.doing is Doing.INTERPRETER:
+        if key.doing is Doing.INTERPRETER or (key.inner == _NOWHERE and key.doing in _SAYS_NOTHING):
             continue
-        others = [(_share(peer, key), peer[0].samples) for peer in peers]
+        others = [(_peer_share(peer, key), peer[0].samples) for peer in peers]
         usual, share = _usual([one for one, _ in others]), _share(mine, key)
         if not _is_more(share, own.samples, others):
             continue
         explains = lateness.explained_by(share - usual)
         if not peers and (
-            key.doing not in _TOLD_WITHOUT_PEERS or explains is None or explains < MIN_WITHOUT_PEERS
+            key.doing in _SAYS_NOTHING or explains is None or explains < MIN_WITHOUT_PEERS
         ):
             continue
         kind, text = _describe(key, count, own)
@@ -127,6 +128,11 @@ def compare_interpreter(
     )
 
 
+def _peer_share(profile: tuple[Profile, float], key: PlaceKey) -> float:
+    """Return the share of a peer; where the place is not known, everywhere counts."""
+    return profile[0].doing_share(key.doing) if key.inner == _NOWHERE else _share(profile, key)
+
+
 def _share(profile: tuple[Profile, float], key: PlaceKey) -> float:
     samples, on_cpu = profile
     return samples.share(key) * (on_cpu if key.doing is Doing.RUNS else 1.0)
@@ -134,18 +140,18 @@ def _share(profile: tuple[Profile, float], key: PlaceKey) -> float:
 
 def _describe(key: PlaceKey, count: PlaceCount, mine: Profile) -> tuple[CauseKind, str]:
     """Return the kind of a place and its text, with {share} and {peers}."""
-    where = _where(count)
+    where = "" if key.inner == _NOWHERE else f" in {_where(count)}"
     together = _together(count, mine)
     meanwhile = f"; meanwhile {_meanwhile(together)}" if together else ""
     reads = together is not None and together[1] in (Doing.READS, Doing.DISK)
+    text = f"{key.doing.value} {{share}}{where}, {{peers}}{meanwhile}"
     if key.doing is Doing.RUNS:
-        return CauseKind.PYTHON, f"runs {where} {{share}}, {{peers}}"
-    if key.doing in (Doing.READS, Doing.DISK) or reads:
-        verb = "reads" if key.doing is Doing.READS else "waits"
-        return CauseKind.READER, f"{verb} {{share}} in {where}, {{peers}}{meanwhile}"
-    if key.doing is Doing.LOCK:
-        return CauseKind.LOCK, f"waits for a lock {{share}} in {where}, {{peers}}{meanwhile}"
-    return CauseKind.WAIT, f"{key.doing.value} {{share}} in {where}, {{peers}}{meanwhile}"
+        return CauseKind.PYTHON, f"runs {_where(count)} {{share}}, {{peers}}"
+    if key.doing in (Doing.READS, Doing.DISK):
+        return CauseKind.READER, text
+    if reads:
+        return CauseKind.READER, f"waits {{share}}{where}, {{peers}}{meanwhile}"
+    return CauseKind.LOCK if key.doing is Doing.LOCK else CauseKind.WAIT, text
 
 
 def _where(count: PlaceCount) -> str:

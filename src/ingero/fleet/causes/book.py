@@ -159,7 +159,8 @@ class CauseBook:
         if finding is None or verdict.cause:
             return verdict
         if finding.kind is CauseKind.UNKNOWN:
-            return msgspec.structs.replace(verdict, cause=UNKNOWN_TEXT)
+            text = f"{UNKNOWN_TEXT}; {finding.text}" if finding.text else UNKNOWN_TEXT
+            return msgspec.structs.replace(verdict, cause=text)
         return msgspec.structs.replace(
             verdict, cause=finding.text, next_step=NEXT_STEPS[finding.kind]
         )
