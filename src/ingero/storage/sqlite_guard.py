@@ -5,6 +5,7 @@ tables and calling known functions. The checks of the text before that only give
 messages.
 """
 
+import mmap
 import re
 import sqlite3
 import time
@@ -361,4 +362,4 @@ class _Watch:
 
 
 def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE

@@ -5,6 +5,7 @@ goes up to the parent that listens, because engines rename their children and re
 lines.
 """
 
+import mmap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from ingero.agent.processes.maps import read_maps
 GENERATIONS: Final = 8  # between a worker and the process with the port
 MAX_COMMAND: Final = 1 << 16
 # CUDA reserves address space of this size, so that the mappings of smaller processes are not read
-CUDA_PAGES: Final = (4 << 30) // 4096
+CUDA_BYTES: Final = 4 << 30
 LOOKS: Final = 3  # at a new process, before it is looked at rarely
 RARE: Final = 11  # rounds between two looks at an old process
 MAX_CANDIDATES: Final = 64  # of one round; the others are looked at in the next ones
@@ -107,7 +108,7 @@ class EngineFinder:
 
     def _maps_cuda(self, pid: int, started: int) -> bool:
         pages = mapped_pages(pid) or 0
-        if pages < CUDA_PAGES:
+        if not may_use_cuda(pages):
             return False
         known = self._cuda.get(pid)
         if known is None or known[:2] != (started, pages):
@@ -156,3 +157,8 @@ def upwards(pid: int) -> Iterator[int]:
             return
         yield current
         current = parent_of(current)
+
+
+def may_use_cuda(pages: int) -> bool:
+    """Return whether a process maps as many pages as one that uses a GPU."""
+    return pages * mmap.PAGESIZE >= CUDA_BYTES
