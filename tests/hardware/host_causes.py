@@ -19,8 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.hardware.real_jobs.drive import commit
-from tests.hardware.real_jobs.machine import Machine
+from tests.hardware.real_jobs.machine import Machine, commit
 from tests.hardware.real_jobs.plan import CALM, CAUSES, PERIODIC, Lengths, Phase, phases_of
 from tests.hardware.real_jobs.rows import Heard
 from tests.hardware.real_jobs.story import Story

@@ -7,7 +7,7 @@ The replicas serve sixteen requests each, in steps that are CUDA graphs (`infere
 share the GPU by MPS. Fleet and the agent of this node run beside them. First nobody is slow. Then
 half of the steps of one replica work twice, and the worker of another one is stopped by a signal.
 At last the cost of probes and agent on steps is measured: windows without and with them alternate.
-Leaves inference.json in --out and prints it. Takes about 150 s.
+Leaves inference.json in --out and prints it. Takes about 140 s.
 """
 
 import argparse
@@ -36,7 +36,7 @@ MODEL = "random-1b"
 ENGINE = Path(__file__).with_name("inference_engine.py")
 START_S, KNOWN_S, NAMED_S, RESOLVED_S = 60.0, 40.0, 45.0, 60.0
 CALM_S, SLOW_SHARE = 15.0, 0.5
-SETTLE_S, WINDOW_S, PAIRS = 0.7, 1.5, 12
+SETTLE_S, WINDOW_S, PAIRS = 0.7, 1.5, 8
 SHARE = "33"  # percent of the GPU for each replica
 
 

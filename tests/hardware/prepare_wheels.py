@@ -29,6 +29,7 @@ WHEELS = (
         "attrs",
         "click",
         "frozenlist",
+        "grpcio",  # Fleet beside the replicas of inference.py listens for it
         "h11",
         "httptools",
     ),

@@ -14,14 +14,14 @@ job in --out, and prints one table.
 import argparse
 import json
 import os
-import subprocess
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.hardware.real_jobs.machine import Job, JobEnded, Machine
+from tests.hardware import host_causes
+from tests.hardware.real_jobs.machine import Job, JobEnded, Machine, commit
 from tests.hardware.real_jobs.node import Node
 from tests.hardware.real_jobs.plan import CALM, CAUSES, FAULTS, LENGTHS, Lengths, Phase, take_turns
 from tests.hardware.real_jobs.report import table
@@ -93,16 +93,6 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def commit() -> str:
-    found = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or "unknown"
-
-
 def lengths_of(args: argparse.Namespace) -> Lengths:
     usual = LENGTHS[args.lengths]
     return Lengths(
@@ -154,6 +144,7 @@ def run_group(
         found = told(story, machine, args)
         without = [each[story.mode] for each in bare if story.mode in each]
         rows += found
+        write_causes(story, shared_facts(story, machine, args), args.out)
         if without and any(row["kind"] == CALM and row["steps"] for row in found):
             row = overhead_row(story.mode, without, found, story.facts)
             rows.append(shared_facts(story, machine, args) | row)
@@ -189,6 +180,18 @@ def keep(story: Story, rows: list[dict[str, Any]], out: Path) -> None:
     story.keep(target, rows)
     size = target.stat().st_size
     story.say(f"{target.name}: {size:,} bytes{', too large' if size > ARCHIVE_BYTES else ''}")
+
+
+def write_causes(story: Story, shared: dict[str, Any], out: Path) -> None:
+    """Write what was said about the causes of slow hosts, as host_causes.py does."""
+    kinds = {passed.phase.name: passed.phase.kind for passed in story.passed}
+    if not kinds.keys() & {"healthy"} or not set(kinds.values()) & set(CAUSES):
+        return
+    found = [
+        row for row in host_causes.rows(story, shared) if kinds[row["phase"]] in (CALM, *CAUSES)
+    ]
+    (out / "host-causes.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    print(host_causes.table([row for row in found if row["fault"] != CALM]), flush=True)
 
 
 def run_bare(machine: Machine, modes: list[str]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """One job with Fleet and agent beside it, phase by phase; other jobs may run on the same node."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -133,7 +134,8 @@ class Story:
         row = self.rows()[-1]
         names = ("step_ms_median", "step_ms_mean", "named_s", "class", "loss", "loss_error")
         told = {name: row[name] for name in names if row.get(name) is not None}
-        self.say(f"{row['phase']}: {told} others {row['others']} {row['events'][:2]}")
+        load = os.getloadavg()[0]  # over the number of cores, hosts wait for each other
+        self.say(f"{row['phase']}: {told} others {row['others']} {row['events'][:2]} {load:.0f}")
 
     def keep(self, target: Path, rows: list[dict[str, Any]]) -> None:
         """Write the rings, the step times, everything that was said and the logs."""
