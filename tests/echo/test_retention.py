@@ -34,11 +34,13 @@ def test_old_events_go_and_minutes_stay_longer(store: EventStore) -> None:
     fill(store, [9, 8, 6, 0])
     store.roll_up(NOW_US)
     policy = RetentionPolicy(events_s=7 * 86400, rollups_s=90 * 86400, max_bytes=0, step_rows=10)
-    assert list(retain(store, policy, NOW_US)) == [10, 10]
+    assert list(retain(store, policy, NOW_US)) == [10, 10, 2], "and the minutes of their arrival"
     assert store.scalar("SELECT min(seq) FROM events") == 3
     assert store.scalar('SELECT sum("count")::INT FROM node_metrics') == 40
     assert list(retain(store, policy, NOW_US)) == []
-    assert sum(retain(store, policy, NOW_US + 91 * DAY_US)) == 21, "20 events and the minute"
+    assert sum(retain(store, policy, NOW_US + 91 * DAY_US)) == 23, (
+        "20 events, their minutes of arrival, and the minute"
+    )
 
 
 def test_a_database_that_is_too_large_loses_its_oldest_events(store: EventStore) -> None:

@@ -7,7 +7,15 @@ import pytest
 from tests.support.sql_attempts import ATTEMPTS
 from tests.support.two_tenants import CANARY, OURS, TwoTenants, two_tenants
 
-TENANT_TABLES = ("events", "nccl_ops", "verdicts", "causal_chains", "node_metric_parts")
+TENANT_TABLES = (
+    "events",
+    "nccl_ops",
+    "verdicts",
+    "causal_chains",
+    "node_metric_parts",
+    "arrivals",
+    "straggler_events",
+)
 
 
 @pytest.fixture(scope="module")

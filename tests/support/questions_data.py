@@ -28,12 +28,15 @@ def metrics(
 
 
 def gauge(
-    name: str, values: Iterable[float], attributes: Mapping[str, otlp.Plain] | None = None
+    name: str,
+    values: Iterable[float],
+    attributes: Mapping[str, otlp.Plain] | None = None,
+    start_ns: int = START_NS,
 ) -> otlp.Metric:
     """One point a second."""
     points = tuple(
         otlp.NumberPoint(
-            time_unix_nano=START_NS + i * SECOND,
+            time_unix_nano=start_ns + i * SECOND,
             as_double=value,
             attributes=otlp.attributes(dict(attributes or {})),
         )
@@ -43,12 +46,15 @@ def gauge(
 
 
 def total(
-    name: str, values: Iterable[int], attributes: Mapping[str, otlp.Plain] | None = None
+    name: str,
+    values: Iterable[int],
+    attributes: Mapping[str, otlp.Plain] | None = None,
+    start_ns: int = START_NS,
 ) -> otlp.Metric:
     """A running total, one point a second."""
     points = tuple(
         otlp.NumberPoint(
-            time_unix_nano=START_NS + i * SECOND,
+            time_unix_nano=start_ns + i * SECOND,
             as_int=value,
             attributes=otlp.attributes(dict(attributes or {})),
         )

@@ -27,6 +27,8 @@ FORBIDDEN: Final = (
     "audit_log",
     "meta",
     "node_metric_parts",
+    "arrivals",
+    "straggler_events",
     "applied_requests",
     "duckdb_tables",
     "duckdb_columns",

@@ -32,6 +32,10 @@ INSERT INTO causal_chains (seq, idx, cluster_id, node_id, summary)
   SELECT seq, 0, cluster_id, node_id, node_id FROM events LIMIT 50;
 INSERT INTO node_metric_parts (cluster_id, node_id, metric_name, count, received_ts)
   SELECT cluster_id, node_id, 'm', 1, received_ts FROM events LIMIT 50;
+INSERT INTO arrivals (cluster_id, node_id, metric_name, events)
+  SELECT cluster_id, node_id, 'm', 1 FROM events LIMIT 50;
+INSERT INTO straggler_events (seq, idx, cluster_id, node_id, score)
+  SELECT seq, 0, cluster_id, node_id, node_id FROM events LIMIT 50;
 INSERT INTO audit_log (request_id, key_name) VALUES ('{CANARY}-request', '{CANARY}-key');
 INSERT INTO meta VALUES ('{CANARY}', 1);
 """

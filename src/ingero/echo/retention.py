@@ -11,8 +11,11 @@ from typing import Final
 from ingero.storage.events.store import EventStore
 
 STEP_ROWS: Final = 50_000
+MINUTE_US: Final = 60_000_000
 _SHORT_LIVED: Final = ("events", "nccl_ops")
-_LONG_LIVED: Final = ("node_metric_parts", "verdicts", "causal_chains", "audit_log")
+_LONG_LIVED: Final = (
+    *("node_metric_parts", "verdicts", "causal_chains", "straggler_events", "audit_log"),
+)
 # when too large, shrink slightly below the limit, so that the next load does not exceed it again
 _SIZE_SLACK: Final = 0.95
 MAX_AUDIT_ROWS: Final = 1_000_000
@@ -44,6 +47,9 @@ def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[
             while step := store.delete_step(table, now_us - int(keep_s * 1e6), policy.step_rows):
                 deleted += step
                 yield step
+    for step in _forget_arrivals(store, now_us, policy.step_rows):
+        deleted += step
+        yield step
     for step in _bound_audit(store, policy.audit_rows, policy.audit_bytes):
         deleted += step
         yield step
@@ -51,6 +57,14 @@ def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[
         store.checkpoint()
     if policy.max_bytes and store.used_bytes() > policy.max_bytes:
         yield from _shrink(store, policy)
+
+
+def _forget_arrivals(store: EventStore, now_us: int, step_rows: int) -> Iterator[int]:
+    """Delete minutes of arrival whose events are gone: nothing reads them."""
+    oldest_us = store.scalar("SELECT epoch_us(min(received_ts)) FROM events")
+    keep_from_us = now_us if oldest_us is None else oldest_us - MINUTE_US
+    while step := store.delete_step("arrivals", keep_from_us, step_rows):
+        yield step
 
 
 def _bound_audit(store: EventStore, max_rows: int, max_bytes: int) -> Iterator[int]:

@@ -7,14 +7,16 @@ a place in what arrives has one number for each writer.
 from typing import Final
 
 from ingero.echo.tools.asker import Asker
+from ingero.echo.tools.minutes import load_minutes
 from ingero.storage.events.numbering import NUMBER_SHIFT, stored_from
 
 MAX_WRITERS: Final = 64  # in a cursor that somebody hands in
 Places = dict[int, int]  # by writer: the number of a request in the tables
 _APPLIED: Final = """SELECT coalesce(TRY_CAST(split_part(key, '/', 2) AS BIGINT), 0) AS writer,
   max(value) AS seq FROM meta WHERE key = 'applied_seq' OR key LIKE 'applied_seq/%' GROUP BY 1"""
-_FIRST: Final = f"""SELECT seq >> {NUMBER_SHIFT} AS writer, min(seq) - 1 AS seq FROM events
-WHERE received_ts >= make_timestamp($1) GROUP BY 1"""
+_FIRST: Final = (
+    f"SELECT first_seq >> {NUMBER_SHIFT}, min(first_seq) - 1 FROM {{arrived}} GROUP BY 1"
+)
 
 
 async def applied(asker: Asker) -> Places:
@@ -25,7 +27,8 @@ async def applied(asker: Asker) -> Places:
 
 async def before_window(asker: Asker, since_us: int, newest: Places) -> Places:
     """Return the last request of each writer before a time; its newest if none came since."""
-    rows = (await asker.query(_FIRST, [since_us])).rows
+    arrived = (await load_minutes(asker)).arrived(since_us, "true")
+    rows = (await asker.query(_FIRST.format(arrived=arrived), [])).rows
     return newest | {int(writer): int(seq) for writer, seq in rows}
 
 

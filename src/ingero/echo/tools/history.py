@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from ingero.contract import names
 from ingero.echo.tools.arrivals import MAX_WRITERS, Places, applied, before_window, between
 from ingero.echo.tools.asker import (
     TIME_PATTERN,
@@ -46,8 +45,7 @@ Name = Annotated[str, Meta(max_length=256)] | None
 _COLUMNS: Final = """ts, start_ts, node_id, rank, job_id, metric_name, kind,
   coalesce(value_double, value_int) AS value, cumulative_value, unit, causal_chain_id, attrs,
   detail"""
-_STRAGGLER_SPANS: Final = "'ingero.detection.straggler', 'ingero.detection.degradation'"
-_ANOMALIES: Final = f"""SELECT seq, idx, ts, cluster_id, node_id, rank, 'verdict' AS kind,
+_ANOMALIES: Final = """SELECT seq, idx, ts, cluster_id, node_id, rank, 'verdict' AS kind,
   state AS severity, concat_ws(': ', class, evidence) AS summary, cause, NULL AS top_frame,
   next AS advice, episode AS id
   FROM verdicts
@@ -55,9 +53,9 @@ UNION ALL SELECT seq, idx, detected_at, cluster_id, node_id, NULL, 'causal_chain
   summary, root_cause, top_frame, recommendations->>'$[0]', chain_id
   FROM causal_chains
 UNION ALL SELECT seq, idx, ts, cluster_id, node_id, rank, 'straggler_event', NULL,
-  concat_ws(' ', 'score', attrs->>'$.score', 'threshold', attrs->>'$.threshold',
-    attrs->>'$.dominant_signal'), NULL, NULL, NULL, attrs->>'$."{names.EVENT_ID}"'
-  FROM events WHERE metric_name IN ('{names.STRAGGLER_EVENT}', {_STRAGGLER_SPANS})"""
+  concat_ws(' ', 'score', score, 'threshold', threshold, dominant_signal), NULL, NULL, NULL,
+  event_id
+  FROM straggler_events"""
 
 
 class HistoryQuestion(

@@ -8,7 +8,8 @@ from msgspec import Meta
 
 from ingero.contract import names
 from ingero.core.robust import MAD_TO_SIGMA, median_and_mad
-from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question, records
+from ingero.echo.tools.asker import Answered, Asked, Asker, Json, Limit, question, records
+from ingero.echo.tools.minutes import load_minutes
 
 MAX_NODES: Final = 20_000
 SPREAD_FLOOR: Final = (
@@ -16,15 +17,13 @@ SPREAD_FLOOR: Final = (
     0.01
 )
 MIN_NODES: Final = 3
-_VALUES: Final = """SELECT node_id, count(*) AS points, avg(value_double) AS mean,
-  min(value_double) AS low, max(value_double) AS high,
-  max(cumulative_value) - min(cumulative_value) AS increase,
-  (epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9 AS seconds
-FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = $3
-  AND node_id IS NOT NULL AND (value_double IS NOT NULL OR cumulative_value IS NOT NULL)
-GROUP BY node_id"""
-_NAMES: Final = """SELECT metric_name, count(DISTINCT node_id) FROM events
-WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND node_id IS NOT NULL
+_NODES: Final = "cluster_id = $1 AND node_id IS NOT NULL"
+_VALUES: Final = """SELECT node_id, sum(points)::BIGINT AS points,
+  sum(sum) / nullif(sum(numbers), 0) AS mean, min(min) AS low, max(max) AS high,
+  max(max_total) - min(min_total) AS increase,
+  (epoch_ns(max(last_ts)) - epoch_ns(min(first_ts))) / 1e9 AS seconds
+FROM {arrived} WHERE points > 0 GROUP BY node_id"""
+_NAMES: Final = """SELECT metric_name, count(DISTINCT node_id) FROM {arrived}
 GROUP BY 1 ORDER BY 2 DESC, 1"""
 
 
@@ -79,33 +78,22 @@ async def find_outlier_nodes(asker: Asker, asked: OutliersQuestion) -> OutliersA
     totals are compared by their growth per second.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
-    params = [cluster, asker.since_us(asked.window)]
-    found = await asker.query(_VALUES, [*params, asked.metric], MAX_NODES)
+    minutes, since_us = await load_minutes(asker), asker.since_us(asked.window)
+    arrived = minutes.arrived(since_us, f"{_NODES} AND metric_name = $2")
+    found = await asker.query(_VALUES.format(arrived=arrived), [cluster, asked.metric], MAX_NODES)
     rows = records(found)
     is_total = any(row["increase"] is not None and row["mean"] is None for row in rows)
     values = [_value(row, is_total) for row in rows]
     known = [(row, value) for row, value in zip(rows, values, strict=True) if value is not None]
-    notes = (
-        [] if len(known) >= MIN_NODES else await _too_few(asker, params, asked.metric, len(known))
-    )
+    notes = []
+    if len(known) < MIN_NODES:
+        there = minutes.arrived(since_us, _NODES)
+        notes.append(await _too_few(asker, cluster, there, asked.metric, len(known)))
     outliers: list[OutlierNode] = []
     centre = mad = None
     if len(known) >= MIN_NODES:
         centre, mad = median_and_mad([value for _, value in known])
-        spread = max(MAD_TO_SIGMA * mad, SPREAD_FLOOR * abs(centre), float(np.finfo(float).tiny))
-        outliers = [
-            OutlierNode(
-                row["node_id"],
-                value,
-                round((value - centre) / spread, 3),
-                row["points"],
-                row["low"],
-                row["high"],
-            )
-            for row, value in known
-            if abs(value - centre) > asked.k * spread
-        ]
-        outliers.sort(key=lambda outlier: (-abs(outlier.z), outlier.node_id))
+        outliers = _beyond(known, centre, mad, asked.k)
     if len(outliers) > asked.limit:
         notes.append(f"{len(outliers) - asked.limit} more nodes differ; raise limit or k")
     return OutliersAnswer(
@@ -122,6 +110,26 @@ async def find_outlier_nodes(asker: Asker, asked: OutliersQuestion) -> OutliersA
     )
 
 
+def _beyond(
+    known: list[tuple[Json, float]], centre: float, mad: float, k: float
+) -> list[OutlierNode]:
+    """Return the nodes that are further away than `k` robust deviations, the farthest first."""
+    spread = max(MAD_TO_SIGMA * mad, SPREAD_FLOOR * abs(centre), float(np.finfo(float).tiny))
+    outliers = [
+        OutlierNode(
+            row["node_id"],
+            value,
+            round((value - centre) / spread, 3),
+            row["points"],
+            row["low"],
+            row["high"],
+        )
+        for row, value in known
+        if abs(value - centre) > k * spread
+    ]
+    return sorted(outliers, key=lambda outlier: (-abs(outlier.z), outlier.node_id))
+
+
 def _value(row: dict[str, float | None], is_total: bool) -> float | None:
     increase, seconds = row["increase"], row["seconds"]
     if not is_total:
@@ -129,12 +137,10 @@ def _value(row: dict[str, float | None], is_total: bool) -> float | None:
     return increase / seconds if increase is not None and seconds else None
 
 
-async def _too_few(asker: Asker, params: list[object], metric: str, nodes: int) -> list[str]:
-    there = [
-        f"{name} ({count} nodes)" for name, count in (await asker.query(_NAMES, params, 12)).rows
-    ]
-    listed = ", ".join(there) or "none at all"
-    return [
+async def _too_few(asker: Asker, cluster: str, arrived: str, metric: str, nodes: int) -> str:
+    there = (await asker.query(_NAMES.format(arrived=arrived), [cluster], 12)).rows
+    listed = ", ".join(f"{name} ({count} nodes)" for name, count in there) or "none at all"
+    return (
         f"only {nodes} nodes report {metric}, {MIN_NODES} are needed to compare; metrics here: "
         f"{listed}"
-    ]
+    )

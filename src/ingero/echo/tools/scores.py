@@ -6,6 +6,7 @@ from typing import Final
 from ingero.contract import names
 from ingero.core.health.threshold import SERVED_MAX, ThresholdPolicy, clamp_raw, compute_threshold
 from ingero.echo.tools.asker import Asker, records
+from ingero.echo.tools.minutes import load_minutes
 
 MAX_NODES: Final = 20_000
 FLEET_GAUGES: Final = (
@@ -20,13 +21,16 @@ FLEET_GAUGES: Final = (
 _NAMES: Final = ", ".join(
     f"'{name}'" for name in (names.HEALTH_SCORE, *(f"ingero_fleet_{g}" for g in FLEET_GAUGES))
 )
-# rows are numbered as they arrive: the highest number of a node is its latest score, found without
-# reading all others
-_LATEST: Final = f"""SELECT metric_name, node_id, value_double AS value,
-  epoch_us(received_ts) AS seen_us, epoch_us(ts) AS at_us, attrs->>'$."{names.NODE_STATE}"' AS state
-FROM events WHERE rowid IN (SELECT max(rowid) FROM events
-  WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name IN ({_NAMES})
-    AND value_double IS NOT NULL GROUP BY metric_name, node_id)"""
+# the request that brought the latest score of each node is known without reading all others
+_LATEST: Final = f"""WITH latest AS (SELECT metric_name, node_id,
+    arg_max(last_seq, (newest_ts, last_seq)) AS seq
+  FROM {{arrived}} WHERE last_seq IS NOT NULL GROUP BY metric_name, node_id)
+SELECT e.metric_name, e.node_id, value_double AS value, epoch_us(received_ts) AS seen_us,
+  epoch_us(ts) AS at_us, attrs->>'$."{names.NODE_STATE}"' AS state
+FROM events AS e JOIN latest AS l ON e.seq = l.seq AND e.metric_name = l.metric_name
+  AND e.node_id IS NOT DISTINCT FROM l.node_id
+WHERE cluster_id = $1 AND value_double IS NOT NULL AND e.seq >= (SELECT min(seq) FROM latest)
+QUALIFY row_number() OVER (PARTITION BY e.metric_name, e.node_id ORDER BY idx DESC) = 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,9 @@ async def load_scores(
 ) -> Scores:
     """Return the latest score of every node in the window."""
     policy = policy or ThresholdPolicy()
-    found = await asker.query(_LATEST, [cluster, asker.since_us(window)], MAX_NODES)
+    condition = f"cluster_id = $1 AND metric_name IN ({_NAMES})"
+    arrived = (await load_minutes(asker)).arrived(asker.since_us(window), condition)
+    found = await asker.query(_LATEST.format(arrived=arrived), [cluster], MAX_NODES)
     nodes, fleet = [], {}
     for row in records(found):
         if row["metric_name"] != names.HEALTH_SCORE:

@@ -9,6 +9,7 @@ from ingero.contract import names
 from ingero.core.collectives.waiting import find_late
 from ingero.core.durations import readable_seconds
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, iso, question, records
+from ingero.echo.tools.minutes import load_minutes
 from ingero.echo.tools.records import load_records
 from ingero.echo.tools.scores import Scores, load_scores
 from ingero.echo.tools.why import Why, load_why
@@ -25,11 +26,20 @@ _FIELDS: Final = (
     *("cause", "collective", "link", "loss", "loss_error", "excess", "period", "usd_per_hour"),
     *("confidence", "evidence", "next"),
 )
+_SCORES: Final = (
+    f"cluster_id = $1 AND metric_name = '{names.HEALTH_SCORE}' "
+    "AND list_contains($3::VARCHAR[], node_id)"
+)
+# A node's last healthy score is not older than `healthy_ts`, so only minutes with scores since
+# then can hold it, or a low score after it.
+_STARTS: Final = """WITH parts AS {arrived},
+healthy AS (SELECT node_id, max(first_ts) AS healthy_ts FROM parts WHERE max >= $2 GROUP BY node_id)
+SELECT node_id, epoch_us(min(first_ts)) AS first_us,
+  epoch_us(min(minute) FILTER (last_ts >= healthy_ts)) AS start_us
+FROM parts LEFT JOIN healthy USING (node_id) GROUP BY node_id"""
 _SINCE: Final = f"""WITH scores AS (SELECT node_id, ts, value_double FROM events
-  WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
-    AND metric_name = '{names.HEALTH_SCORE}'
-    AND list_contains($4::VARCHAR[], node_id)),
-healthy AS (SELECT node_id, max(ts) AS at FROM scores WHERE value_double >= $3 GROUP BY node_id)
+  WHERE {_SCORES} AND received_ts >= make_timestamp($4)),
+healthy AS (SELECT node_id, max(ts) AS at FROM scores WHERE value_double >= $2 GROUP BY node_id)
 SELECT s.node_id, epoch_us(min(s.ts)) FROM scores AS s LEFT JOIN healthy AS h USING (node_id)
 WHERE h.at IS NULL OR s.ts > h.at GROUP BY s.node_id"""
 
@@ -239,13 +249,7 @@ async def _add_scores(
     ]
     if not below:
         return
-    wanted = [node.node_id for node in below]
-    rows = (
-        await asker.query(
-            _SINCE, [cluster, asker.since_us(window), threshold, wanted], len(wanted) + 1
-        )
-    ).rows
-    since = dict(rows)
+    since = await _slow_since(asker, cluster, window, threshold, [node.node_id for node in below])
     for node in below:
         ranking.add(
             _BELOW,
@@ -258,6 +262,22 @@ async def _add_scores(
             evidence=f"score {node.score:.3f}, threshold {threshold:.3f}, median "
             f"{scores.median or 0:.3f}",
         )
+
+
+async def _slow_since(
+    asker: Asker, cluster: str, window: str, threshold: float, nodes: list[str]
+) -> dict[str, int]:
+    """Return in microseconds when the first score below the threshold came, per node."""
+    since_us, most = asker.since_us(window), len(nodes) + 1
+    minutes = (await load_minutes(asker)).arrived(since_us, _SCORES)
+    params: list[Any] = [cluster, threshold, nodes]
+    rows = records(await asker.query(_STARTS.format(arrived=minutes), params, most))
+    starts = [row["start_us"] for row in rows if row["start_us"] is not None]
+    found = {row["node_id"]: row["first_us"] for row in rows if row["start_us"] is None}
+    if starts:
+        params = [*params[:2], [n for n in nodes if n not in found], max(since_us, min(starts))]
+        found |= dict((await asker.query(_SINCE, params, most)).rows)
+    return found
 
 
 async def _add_lateness(asker: Asker, cluster: str, window: str, ranking: _Ranking) -> list[str]:

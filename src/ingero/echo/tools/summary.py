@@ -6,16 +6,18 @@ from typing import Final
 import msgspec
 
 from ingero.echo.tools.arrivals import arrived_since
-from ingero.echo.tools.asker import Answered, Asked, Asker, iso, question, records
+from ingero.echo.tools.asker import Answered, Asked, Asker, Json, iso, question, records
+from ingero.echo.tools.minutes import load_minutes
 from ingero.echo.tools.scores import load_scores
 from ingero.echo.tools.stragglers import rank_stragglers
 
 SILENT_S: Final = 60.0
 TOP: Final = 5
-_EXTENT: Final = """SELECT count(*) AS events, count(DISTINCT node_id) AS nodes,
-  count(DISTINCT metric_name) AS metrics, epoch_us(max(received_ts)) AS newest_us,
-  count(DISTINCT causal_chain_id) AS chains
-FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"""
+_EXTENT: Final = """SELECT coalesce(sum(events), 0)::BIGINT AS events,
+  count(DISTINCT node_id) AS nodes, count(DISTINCT metric_name) AS metrics,
+  epoch_us(max(newest_ts)) AS newest_us FROM {arrived}"""
+_CHAIN_IDS: Final = """SELECT count(DISTINCT causal_chain_id) FROM events
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND causal_chain_id IS NOT NULL"""
 _CHAINS: Final = """SELECT chain_id, node_id, severity, summary, root_cause, top_frame
 FROM causal_chains
 WHERE cluster_id = $1 AND {arrived}
@@ -80,7 +82,7 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     since_us = asker.since_us(asked.window)
-    (extent,) = records(await asker.query(_EXTENT, [cluster, since_us]))
+    extent = await _extent(asker, cluster, since_us)
     scores = await load_scores(asker, cluster, asked.window)
     slow, notes = await rank_stragglers(asker, cluster, asked.window, scores)
     arrived = await arrived_since(asker, since_us)
@@ -121,6 +123,13 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
         chains=[msgspec.convert(chain, ChainNews) for chain in chains[:TOP]],
         next=_next(slow[0].node_id if slow else None, bool(chains), bool(extent["events"])),
     )
+
+
+async def _extent(asker: Asker, cluster: str, since_us: int) -> Json:
+    arrived = (await load_minutes(asker)).arrived(since_us, "cluster_id = $1")
+    (extent,) = records(await asker.query(_EXTENT.format(arrived=arrived), [cluster]))
+    ((chains,),) = (await asker.query(_CHAIN_IDS, [cluster, since_us])).rows
+    return {**extent, "chains": chains}
 
 
 def _next(slowest: str | None, has_chains: bool, has_events: bool) -> str:

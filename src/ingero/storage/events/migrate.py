@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from ingero.errors import StoreError
+from ingero.storage.events.arrivals import ARRIVALS
 from ingero.storage.events.schema import (
     AUDIT_LOG,
     CAUSAL_CHAINS,
@@ -14,9 +15,10 @@ from ingero.storage.events.schema import (
     VERDICTS,
     VIEWS,
 )
+from ingero.storage.events.straggler_events import STRAGGLER_EVENTS, straggler_events_from
 from ingero.storage.events.table import Table
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 
 
 class Connection(Protocol):
@@ -40,11 +42,7 @@ def literal(text: str) -> str:
 
 def create_statements() -> list[str]:
     """Return the statements that create version 1."""
-    statements = [
-        f"CREATE TABLE {table.name} "
-        f"({', '.join(f'{_quoted(name)} {kind}' for name, kind, _ in table.columns)})"
-        for table in TABLES
-    ]
+    statements = [_creation(table) for table in TABLES]
     statements += [f"CREATE VIEW {view.name} AS {view.sql}" for view in VIEWS]
     for table in (*TABLES, *VIEWS):
         statements += comments(table)
@@ -52,6 +50,11 @@ def create_statements() -> list[str]:
         "INSERT INTO meta VALUES ('applied_seq', 0), ('rolled_seq', 0), ('rows_deleted', 0)"
     )
     return statements
+
+
+def _creation(table: Table) -> str:
+    columns = ", ".join(f"{_quoted(name)} {kind}" for name, kind, _ in table.columns)
+    return f"CREATE TABLE IF NOT EXISTS {table.name} ({columns})"
 
 
 def comments(table: Table) -> list[str]:
@@ -65,6 +68,16 @@ def comments(table: Table) -> list[str]:
         ),
     ]
 
+
+# Minutes of arrival cover what arrives after this step; older events are read one by one.
+ARRIVALS_STEP: Final = (
+    *(_creation(table) for table in (ARRIVALS, STRAGGLER_EVENTS)),
+    straggler_events_from("events"),
+    "INSERT INTO meta SELECT replace(key, 'rolled_seq', 'arrived_seq'), max(value) FROM meta "
+    "WHERE key = 'rolled_seq' OR key LIKE 'rolled_seq/%' GROUP BY key",
+    "INSERT INTO meta SELECT 'arrivals_from_us', CASE WHEN max(value) > 0 THEN epoch_us(now()) "
+    "ELSE 0 END FROM meta WHERE key = 'applied_seq' OR key LIKE 'applied_seq/%'",
+)
 
 # The statements that lead from the previous version to this one; a released step never changes.
 # The newest step that changes a table describes it: an older one would name columns to come.
@@ -97,6 +110,10 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
     5: [f"CREATE OR REPLACE VIEW {LATENESS.name} AS {LATENESS.sql}", *comments(LATENESS)],
     6: ["ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS collective VARCHAR"],
     7: ["ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS engine VARCHAR", *comments(VERDICTS)],
+    8: [
+        *ARRIVALS_STEP,
+        *(c for table in (ARRIVALS, STRAGGLER_EVENTS, META) for c in comments(table)),
+    ],
 }
 
 

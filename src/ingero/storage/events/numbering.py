@@ -6,6 +6,7 @@ A writer's number is above the numbers of its requests. In a file there is one w
 from typing import Final
 
 NUMBER_SHIFT: Final = 48
+REQUEST_COLUMNS: Final = frozenset({"seq", "first_seq", "last_seq", "until_seq"})
 
 
 def stored_from(writer: int) -> int:

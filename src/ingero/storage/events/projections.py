@@ -10,6 +10,7 @@ from ingero.contract import names
 from ingero.contract.collective import COLLECTIVE_OPS
 from ingero.contract.measurements.collectives import MAX_WEIGHT
 from ingero.storage.events.schema import NCCL_OPS
+from ingero.storage.events.straggler_events import has_straggler_events, straggler_events_from
 
 _SIDE_METRICS: Final = {
     names.COLLECTIVE_BARRIER_WAIT_MS: "barrier_wait_ms",
@@ -47,6 +48,8 @@ def projections(metric_names: Iterable[str]) -> list[str]:
         statements.append(_VERDICTS)
     if names.CAUSAL_CHAIN_EVENT in present:
         statements += [_CHAINS_REPLACED, _CHAINS]
+    if has_straggler_events(present):
+        statements.append(straggler_events_from("batch"))
     return statements
 
 

@@ -8,7 +8,9 @@ of its own, and views turn it into increases.
 
 from typing import Final
 
+from ingero.storage.events.arrivals import ARRIVALS
 from ingero.storage.events.lateness import lateness_view
+from ingero.storage.events.straggler_events import STRAGGLER_EVENTS
 from ingero.storage.events.table import Table
 
 _IDENTITY = (
@@ -287,8 +289,8 @@ AUDIT_LOG: Final = Table(
 
 META: Final = Table(
     "meta",
-    "State of the store itself: schema_version, applied_seq, rolled_seq, rows_deleted, "
-    "requests_dropped.",
+    "State of the store itself: schema_version, applied_seq, rolled_seq, arrived_seq, "
+    "arrivals_from_us, rows_deleted, requests_dropped.",
     (("key", "VARCHAR", "Name"), ("value", "BIGINT", "Value")),
 )
 
@@ -353,8 +355,10 @@ TABLES: Final = (
     EVENTS,
     CAUSAL_CHAINS,
     NODE_METRIC_PARTS,
+    ARRIVALS,
     NCCL_OPS,
     VERDICTS,
+    STRAGGLER_EVENTS,
     AUDIT_LOG,
     META,
     APPLIED_REQUESTS,

@@ -19,6 +19,7 @@ import duckdb
 
 from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import StoreError
+from ingero.storage.events.arrivals import ARRIVALS_ROLL_UP
 from ingero.storage.events.arrow import batch_table, digest_table
 from ingero.storage.events.arrow_stream import ArrowTable
 from ingero.storage.events.projections import ROLL_UP, missing_values, projections
@@ -31,6 +32,8 @@ MAX_DIGESTS: Final = (
     500_000
 )
 DIGEST_AGE_US: Final = 15 * 60 * 1_000_000
+# what is computed from time to time, each with the key of `meta` that says how far it came
+_ROLL_UPS: Final = {"rolled_seq": ROLL_UP, "arrived_seq": ARRIVALS_ROLL_UP}
 ROLL_UP_STEP: Final = (
     1_000_000  # requests per roll-up, so that catching up after a long stop takes small steps
 )
@@ -177,9 +180,9 @@ class EventStore(abc.ABC):
         events = len(self._columns)
         with self._transaction():
             missing = self._insert({digest: frame})
-            if frame.seq <= self._meta("rolled_seq"):
-                span = {"rolled": stored - 1, "applied": stored}
-                self._execute(ROLL_UP, {**span, "now_us": frame.received_us})
+            for key, statement in _ROLL_UPS.items():
+                if frame.seq <= self._meta(key):
+                    self._roll_up(statement, stored - 1, stored, frame.received_us)
         self._digests[digest] = frame.received_us
         return Loaded(events, 1, missing=missing)
 
@@ -232,14 +235,21 @@ class EventStore(abc.ABC):
 
     def roll_up(self, now_us: int) -> int:
         """Add events since the last call to the minutes; return how many requests they cover."""
-        rolled = self._meta("rolled_seq")
-        until = min(self.applied_seq, rolled + ROLL_UP_STEP)
-        if until > rolled:
-            with self._transaction():
-                span = {"rolled": self.first_seq + rolled, "applied": self.first_seq + until}
-                self._execute(ROLL_UP, {**span, "now_us": now_us})
-                self._set_meta("rolled_seq", until)
-        return until - rolled
+        covered = 0
+        with self._transaction():
+            for key, statement in _ROLL_UPS.items():
+                rolled = self._meta(key)
+                until = min(self.applied_seq, rolled + ROLL_UP_STEP)
+                if until > rolled:
+                    first = self.first_seq
+                    self._roll_up(statement, first + rolled, first + until, now_us)
+                    self._set_meta(key, until)
+                    covered = max(covered, until - rolled)
+        return covered
+
+    def _roll_up(self, statement: str, rolled: int, applied: int, now_us: int) -> None:
+        values = {"rolled": rolled, "applied": applied, "now_us": now_us}
+        self._execute(statement, {key: values[key] for key in values if f"${key}" in statement})
 
     def append_audit(self, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows to the audit log, in the order of its columns."""
@@ -328,7 +338,8 @@ class _TakeBack(Exception):
 
 def time_column(table: str) -> str:
     """Return the column that tells how old a row of `table` is."""
-    return {"audit_log": "ts", "causal_chains": "detected_at"}.get(table, "received_ts")
+    columns = {"audit_log": "ts", "causal_chains": "detected_at", "arrivals": "minute"}
+    return columns.get(table, "received_ts")
 
 
 def first_line(error: BaseException) -> str:

@@ -14,12 +14,15 @@ from ingero.storage.events.lake.catalogue import Catalogue
 from ingero.storage.events.lake.connection import attach
 from ingero.storage.events.lake.identity import mark_moved, writer_identity
 from ingero.storage.events.lake.schema import migrate_lake
-from ingero.storage.events.numbering import own_key, stored_from
+from ingero.storage.events.numbering import REQUEST_COLUMNS, own_key, stored_from
 from ingero.storage.events.schema import META, TABLES
 from ingero.storage.events.store import first_line
 from ingero.storage.events.table import Table
 
-_STATE: Final = ("applied_seq", "rolled_seq", "requests_dropped", "rows_deleted")
+_STATE: Final = (
+    *("applied_seq", "rolled_seq", "arrived_seq", "arrivals_from_us"),
+    *("requests_dropped", "rows_deleted"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,10 @@ def _move_table(connection: duckdb.DuckDBPyConnection, table: Table, first: int)
     """Copy one table and compare; rows that others wrote to the lake before do not count."""
     names = [f'"{name}"' for name, _, _ in table.columns]
     columns = ", ".join(names)
-    values = ", ".join(f'"seq" + {first} AS "seq"' if name == '"seq"' else name for name in names)
+    values = ", ".join(
+        f'"{name}" + {first} AS "{name}"' if name in REQUEST_COLUMNS else f'"{name}"'
+        for name, _, _ in table.columns
+    )
     source = f"SELECT {values} FROM file.{table.name}"
     wanted = _counted(connection, source, columns)
     before = _counted(connection, f"FROM {table.name}", columns)

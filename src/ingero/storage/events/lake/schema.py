@@ -7,7 +7,7 @@ import duckdb
 
 from ingero.errors import StoreError
 from ingero.storage.events.lake.connection import NAME
-from ingero.storage.events.migrate import SCHEMA_VERSION, create_statements, migrate
+from ingero.storage.events.migrate import ARRIVALS_STEP, create_statements, migrate
 from ingero.storage.events.schema import VIEWS
 from ingero.storage.events.store import first_line
 
@@ -31,7 +31,7 @@ def _creation() -> list[str]:
 
 
 # A lake is created in one step, as single ones would take a second each. Later versions add theirs.
-_MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {SCHEMA_VERSION: _creation()}
+_MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {7: _creation(), 8: ARRIVALS_STEP}
 
 
 def migrate_lake(connection: duckdb.DuckDBPyConnection) -> None:
