@@ -52,5 +52,6 @@ def test_agreement_is_the_correlation_of_both_halves_of_the_steps() -> None:
     over = late[:, 1:] - np.median(late[:, 1:], axis=0)
     expected = np.corrcoef(over[:, :, 0].ravel(), over[:, :, 1].ravel())[0, 1]
     assert last.agreement == pytest.approx(expected, abs=1e-3)
+    assert last.by_hosts == pytest.approx(1.0), "hosts are as late as their GPUs"
     order = np.sort(late[:, 1:], axis=0)
     assert last.added == pytest.approx((order[-1] - order[-2]).max(axis=1).mean() / 0.1, rel=1e-3)

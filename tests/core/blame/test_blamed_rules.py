@@ -1,0 +1,106 @@
+"""Who is blamed among several suspects: those beside a slow stage and victims are not."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.core.blame.test_table_rules import spell
+
+from ingero.core.blame.record_text import _other_ranks
+from ingero.core.blame.recorded.blamed import _is_costly, _is_victim, _latest
+from ingero.core.blame.recorded.lateness import _carried_in_groups
+from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, block_error
+from ingero.core.blame.recorded.spells import _core
+
+
+@pytest.mark.parametrize(
+    ("excess_s", "is_pipeline", "is_costly"),
+    [
+        pytest.param(0.19, False, False, id="a side effect"),
+        pytest.param(0.21, False, True, id="more than a fifth of the largest"),
+        pytest.param(0.39, True, False, id="beside a slow stage"),
+        pytest.param(0.41, True, True, id="more than a slow stage hides"),
+    ],
+)
+def test_a_rank_beside_a_much_slower_one_is_not_costly(
+    excess_s: float, is_pipeline: bool, is_costly: bool
+) -> None:
+    mine, largest = spell(0, 100, excess_s=excess_s), spell(0, 100, 1, excess_s=1.0)
+    job: Any = SimpleNamespace(
+        exact_ends=True,
+        step_s=5.0,
+        spells=[mine, largest],
+        collectives=SimpleNamespace(has_op=lambda _: np.array([is_pipeline])),
+    )
+    assert _is_costly(mine, job) == is_costly
+    assert _is_costly(largest, job)
+
+
+def meeting(**late_s: tuple[float, float]) -> Any:
+    """Return a job in which ranks 0 and 1 meet in groups, each so late."""
+    by_rank = [{name: both[rank] for name, both in late_s.items()} for rank in (0, 1)]
+    return SimpleNamespace(places=(), meeting_lateness=lambda _, worker: by_rank[worker])
+
+
+@pytest.mark.parametrize(
+    ("excess_s", "job", "is_victim"),
+    [
+        pytest.param(0.7, meeting(a=(-0.2, 0.0), b=(-0.1, 0.1)), True, id="earlier everywhere"),
+        pytest.param(0.76, meeting(a=(-0.2, 0.0)), False, id="nearly as slow itself"),
+        pytest.param(0.7, meeting(a=(-0.2, 0.0), b=(0.1, 0.0)), False, id="waited for elsewhere"),
+        pytest.param(0.7, meeting(), False, id="they never meet"),
+        pytest.param(0.7, SimpleNamespace(places=None), False, id="nothing is known"),
+    ],
+)
+def test_a_rank_that_waits_for_a_slower_one_wherever_they_meet_is_its_victim(
+    excess_s: float, job: Any, is_victim: bool
+) -> None:
+    mine, other = spell(0, 100, excess_s=excess_s), spell(0, 100, 1, excess_s=1.0)
+    assert _is_victim(job, mine, other) == is_victim
+    elsewhere = spell(60, 200, 1, excess_s=1.0)
+    assert not _is_victim(job, mine, elsewhere), "most of its steps must be the same"
+
+
+def test_a_rank_costs_at_most_what_its_replicas_wait_for_it() -> None:
+    """Two places, of which the first is a pair of stages: how late it is there does not matter."""
+    late = 0.05 + 0.01 * np.resize([1.0, -1.0, 0.0], 300)
+    start = np.stack([np.full(300, 9.0), late], axis=1)[None]
+    places = SimpleNamespace(is_pair=np.array([[True, False]]), start_s=start)
+    job: Any = SimpleNamespace(places=places, step_s=1.0)
+    error = block_error(late[:250], lambda part: float(part.mean()))
+    assert error > 0
+    expected = float(late[:250].mean()) + SIGMAS * error
+    assert _latest(job, spell(0, 250)) == pytest.approx(expected)
+    job.step_s = 1.01 * expected / COSTLY
+    assert _latest(job, spell(0, 250)) == np.inf, "so little is not measured well"
+    places.is_pair = np.array([[False, False]])
+    assert _latest(job, spell(0, 250)) == np.inf, "without stages nothing is hidden"
+
+
+def test_a_group_is_judged_by_the_calls_of_its_own() -> None:
+    """Two groups of two places each, with a call of their own, carry all of their scatter."""
+    late = np.repeat(np.random.default_rng(3).normal(size=(2, 200, 2)), 2, axis=2)
+    group = np.array([[0, 0, 1, 1]] * 2)
+    assert _carried_in_groups(late, group, group) == pytest.approx(1.0)
+    alone = late.copy()
+    alone[:, :, 3] = np.random.default_rng(4).normal(size=(2, 200))
+    assert _carried_in_groups(alone, group, group) < 0.2, "the group that carries least counts"
+
+
+def test_nothing_is_said_about_ranks_that_are_not_known() -> None:
+    findings = SimpleNamespace(excess=np.array([0.2, np.nan]), suspects=())
+    job: Any = SimpleNamespace(findings=findings, lateness=None, name=lambda rank: f"rank {rank}")
+    assert _other_ranks(job, {0}) == []
+    findings.excess[1] = 0.012
+    (line,) = _other_ranks(job, {0})
+    assert line.startswith("own times of the other 1 ranks: at most 1.2%")
+
+
+def test_a_part_of_less_than_half_is_not_the_core_of_a_stretch() -> None:
+    excess = np.zeros(200)
+    excess[50:150] = 1.0
+    excess[80:120] = -5.0
+    assert _core(excess, 50, 150) == (50, 150)
+    excess[80:101] = 1.0
+    assert _core(excess, 50, 150) == (50, 101)
