@@ -25,6 +25,7 @@ from tests.hardware.real_jobs.machine import Job, JobEnded, Machine, commit
 from tests.hardware.real_jobs.node import Node
 from tests.hardware.real_jobs.plan import CALM, CAUSES, FAULTS, LENGTHS, Lengths, Phase, take_turns
 from tests.hardware.real_jobs.report import table
+from tests.hardware.real_jobs.rows import write
 from tests.hardware.real_jobs.steps import read_job
 from tests.hardware.real_jobs.story import Story
 
@@ -54,7 +55,7 @@ def main() -> None:
                 left_out.append(group if plans else f"{group} (has its rows)")
                 continue
             fresh += run_group(machine, plans, args, keepers, rows + fresh)
-            write(rows + fresh, args.out)
+            write(rows + fresh, args.out / "rows.json")
     finally:
         for keeper in keepers:
             keeper.join()
@@ -136,7 +137,8 @@ def run_group(
         thread.start()
     while any(thread.is_alive() for thread in threads):
         time.sleep(KEEP_S)  # what is known so far survives if this machine is taken away
-        write(before + [row for story in stories for row in told(story, machine, args)], args.out)
+        so_far = [row for story in stories for row in told(story, machine, args)]
+        write(before + so_far, args.out / "rows.json")
     node.close()
     bare += [run_bare(machine, list(plans))] if args.overhead != "none" else []
     rows = []
@@ -235,14 +237,6 @@ def overhead_row(
         "added": round(beside / (sum(without) / len(without)) - 1, 4),
         "agent_cpu": facts.get("agent_cpu", {}).get("healthy"),
     }
-
-
-def write(rows: list[dict[str, Any]], out: Path) -> None:
-    """Write the rows as JSON, one per line; an end in the middle of it leaves the earlier file."""
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    fresh = out / "rows.new"
-    fresh.write_text(f"[\n{lines}\n]\n")
-    fresh.rename(out / "rows.json")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Turns rows of real jobs into the tables and pictures of docs/explain/real-jobs.md.
 
-python -m tests.hardware.real_jobs.report rows.json     # also copies them to docs/real-jobs.json
+python -m tests.hardware.real_jobs.report rows.json …     # adds their rows to docs/real-jobs.json
 """
 
 import argparse
@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.hardware.real_jobs.pictures import loss_picture, pace_picture
 from tests.hardware.real_jobs.plan import CALM
-from tests.hardware.real_jobs.rows import COSTLESS, COSTLY
+from tests.hardware.real_jobs.rows import COSTLESS, COSTLY, write
 
 DOCS = Path(__file__).parents[3] / "docs"
 ROWS = DOCS / "real-jobs.json"
@@ -170,14 +170,23 @@ def page(text: str, rows: list[Row]) -> str:
     return text
 
 
+def merged(files: Iterable[list[Row]]) -> list[Row]:
+    """Return the rows of all files, each once: a run keeps the rows that it began with."""
+    found: dict[str, Row] = {}
+    for rows in files:
+        for row in rows:
+            found.setdefault(json.dumps(row, sort_keys=True), row)
+    return list(found.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("rows", type=Path, nargs="?", default=ROWS)
-    rows = json.loads((path := parser.parse_args().rows).read_text())
-    if path.resolve() != ROWS.resolve():
-        ROWS.write_text(path.read_text())
+    parser.add_argument("rows", type=Path, nargs="*")
+    paths = (ROWS, *parser.parse_args().rows)
+    rows = merged(json.loads(path.read_text()) for path in paths)
+    write(rows, ROWS)
     PAGE.write_text(page(PAGE.read_text(), rows))
     PACE_PICTURE.write_text(pace_picture(rows))
     LOSS_PICTURE.write_text(loss_picture(rows))

@@ -1,6 +1,8 @@
 """Compares what Fleet said with what the job measured itself: one row per phase of a run."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -238,3 +240,11 @@ def _loss_remarks(row: dict[str, Any]) -> list[str]:
     else:
         fits = abs(said - truth) <= max(LOSS_SHARE * truth, LOSS_POINTS)
     return [] if fits else [f"loss {said:.1%}"]
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write rows as JSON, one per line; an end in the middle of it leaves the earlier file."""
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(f"[\n{lines}\n]\n")
+    fresh.rename(path)

@@ -97,3 +97,8 @@ def test_jobs_side_by_side_are_slowed_in_turn_and_calm_together_around_each_faul
 
 def test_a_row_says_who_shared_the_gpu() -> None:
     assert "| ddp beside pp | rank 6" in report.table([FAULT | {"beside": ["pp"]}])
+
+
+def test_runs_that_began_with_the_same_rows_are_merged_without_doubles() -> None:
+    ours, first, second = HEALTHY, FAULT, FAULT | {"job": "pp"}
+    assert report.merged([[ours], [ours, first], [ours, second]]) == [ours, first, second]
