@@ -19,6 +19,7 @@ from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.stall_channel import is_now_and_then
 from ingero.core.verdict.table import (
     FAST,
+    HEALTHY,
     STALL,
     STRAGGLER,
     SUSPECT,
@@ -135,6 +136,33 @@ def test_figures_are_computed_again_every_ten_seconds() -> None:
     for now_s in (1000.0, 1009.5, 1000.0 + REFRESH_S, 1019.0, 1020.0):
         episodes.advance(live, np.zeros(registry.cohorts.size), now_s)
     assert calls == [1000.0, 1010.0, 1020.0]
+
+
+def test_a_member_that_was_not_named_yet_is_named_once() -> None:
+    episodes = Episodes(world(), POLICY)
+    episodes._unsaid.add(0)
+    assert [(v.state, v.rank) for v in episodes._refresh(100.0)] == [(VerdictState.STRAGGLER, 1)]
+    assert episodes._refresh(110.0) == []
+
+
+def test_a_member_that_is_healthy_again_is_forgotten() -> None:
+    registry = world()
+    episodes = Episodes(registry, POLICY)
+    episodes._unsaid.add(0)
+    registry.rows.state[0] = HEALTHY
+    assert episodes._follow_members([0], np.zeros(8, bool), 100.0) == []
+    assert episodes._unsaid == set()
+
+
+def test_a_cohort_that_has_settled_starts_over_with_the_next_tick() -> None:
+    engine = VerdictEngine()
+    index = engine.register(Member(cluster="c", node="n", rank=0, job="j"), 0.0)
+    cohort = engine.registry.rows.cohort[index]
+    engine.registry.cohorts.has_settled[cohort] = True
+    engine.registry.cohorts.baseline_level[cohort] = 1.0
+    engine.tick(1.0)
+    assert not engine.registry.cohorts.has_settled[cohort]
+    assert math.isnan(engine.registry.cohorts.baseline_level[cohort])
 
 
 def test_nothing_is_counted_before_anything_happened() -> None:
