@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ingero.agent.processes.info import ProcessCache, ProcessInfo, parse_environ, read_process
+from ingero.core.chains.neighbours import Host
 
 
 def test_rank_comes_from_the_environment_and_absent_is_not_zero() -> None:
@@ -75,3 +78,29 @@ def test_a_pid_used_again_is_read_again_and_a_dead_one_keeps_its_name() -> None:
     assert processes.get(7).name == "new"
     assert [info.name for info in processes.fresh] == ["old", "new"]
     assert processes.names() == {7: "new"}
+
+
+@pytest.mark.parametrize(
+    ("command", "is_ours"),
+    [
+        (["-P", "-m", "ingero.children.follow"], True),
+        (["-m", "ingero", "trace"], True),
+        (["/usr/local/bin/ingero-fleet"], True),
+        (["-m", "ingerox"], False),
+        (["train.py", "-m", "ingero"], False),
+        (["-c", "ingero"], False),
+    ],
+)
+def test_python_that_runs_ingero_is_left_alone_by_advice(
+    tmp_path: Path, command: list[str], is_ours: bool
+) -> None:
+    """Its name is only `python`, so that advice would lower the priority of the recorder."""
+    folder = tmp_path / "4711"
+    folder.mkdir()
+    (folder / "comm").write_text("python3\n")
+    (folder / "cmdline").write_bytes(
+        b"".join(f"{word}\0".encode() for word in ["/usr/bin/python3", *command])
+    )
+    processes = ProcessCache(lambda pid: read_process(pid, tmp_path))
+    processes.get(4711)
+    assert Host(8, neighbours=processes.neighbours()).may_change(4711) is not is_ours

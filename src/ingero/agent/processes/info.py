@@ -25,6 +25,11 @@ WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "P
 # how manifests name the downward API's metadata.name
 POD_VARIABLES = ("POD_NAME", "K8S_POD_NAME", "KUBERNETES_POD_NAME", "MY_POD_NAME")
 _IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"  # set by the kubelet in every container
+# `python [options] -m ingero…`, or the path of one of its scripts
+_OURS = re.compile(
+    rb"[^\0]*python[0-9.]*\0(-[^mc\0][^\0]*\0)*"
+    rb"(-m\0ingero[.\0]|([^\0-][^\0]*/)?ingero(-fleet|-echo)?\0)"
+)
 _POD = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 # torchrun without an id sets "none"
 JOB_VARIABLES = (
@@ -49,6 +54,7 @@ class ProcessInfo:
     cgroup_path: str = ""
     uid: int | None = None
     is_kernel: bool = False
+    is_ours: bool = False
 
     @property
     def container_id(self) -> str:
@@ -72,6 +78,7 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
         cgroup_path=path,
         uid=_owner(folder),
         is_kernel=_is_kernel_thread(folder),
+        is_ours=_is_ours(_read_bytes(folder / "cmdline")),
     )
 
 
@@ -152,7 +159,7 @@ class ProcessCache:
     def neighbours(self) -> dict[int, Neighbour]:
         """Return what advice needs to know of each process, by pid."""
         return {
-            pid: Neighbour(info.name, info.uid, info.is_kernel, info.cgroup_path)
+            pid: Neighbour(info.name, info.uid, info.is_kernel, info.cgroup_path, info.is_ours)
             for pid, info in self._known.items()
             if info.name
         }
@@ -160,6 +167,11 @@ class ProcessCache:
     def names(self) -> dict[int, str]:
         """Return process names by pid."""
         return {pid: info.name for pid, info in self._known.items() if info.name}
+
+
+def _is_ours(command_line: bytes) -> bool:
+    """Return whether Python runs Ingero there; such a process is named `python`."""
+    return bool(_OURS.match(command_line))
 
 
 def _owner(folder: Path) -> int | None:

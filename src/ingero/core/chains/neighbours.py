@@ -27,6 +27,7 @@ class Neighbour:
     uid: int | None = None
     is_kernel: bool = False
     cgroup: str = ""
+    is_ours: bool = False
 
     @property
     def unit(self) -> str:
@@ -37,7 +38,8 @@ class Neighbour:
     @property
     def is_protected(self) -> bool:
         """Whether advice must leave it alone: the kernel's own, or Ingero itself."""
-        return self.is_kernel or bool(_KERNEL_NAMES.match(self.name) or _OURS.fullmatch(self.name))
+        by_name = _KERNEL_NAMES.match(self.name) or _OURS.fullmatch(self.name)
+        return self.is_kernel or self.is_ours or by_name is not None
 
 
 _UNKNOWN = Neighbour()
