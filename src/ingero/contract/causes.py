@@ -37,7 +37,7 @@ class Signal(StrEnum):
     THROTTLE = "throttle"  # the driver's bit mask
     POWER = "power"  # W
     TEMPERATURE = "temperature"  # degrees Celsius
-    ECC_ERRORS = "ecc_errors"  # since the driver was loaded, uncorrected
+    ECC_ERRORS = "ecc_errors"  # uncorrected, of the last ten to twenty minutes
     ECC_CORRECTED = "ecc_corrected"
     PCIE_WIDTH = "pcie_width"  # lanes
     PCIE_GENERATION = "pcie_generation"

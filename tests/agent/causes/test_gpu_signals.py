@@ -17,8 +17,14 @@ LATE = Lateness(share=0.25, cause_class=CauseClass.COMPUTE)
 
 
 def causes(nvml: RecordedNvml) -> list[tuple[CauseKind, str]]:
-    """Return what sets the GPU of local rank 0 apart from the others."""
+    """Return what sets the GPU of local rank 0 apart from the others.
+
+    Errors are those since a first reading, when there were none.
+    """
     gpus = GpuSignals(lambda: nvml)
+    errors, nvml.gpus[0].ecc = nvml.gpus[0].ecc, nvml.gpus[0].ecc and (0, 0)
+    gpus.read(PID, 0, 5.0)
+    nvml.gpus[0].ecc = errors
     mine, *others = (gpus.read(PID, local_rank, 10.0) for local_rank in range(len(nvml.gpus)))
     peers = {signal: summarise([other[signal] for other in others]) for signal in others[0]}
     found = find_causes(Seen(signals=mine), [], peers, LATE)
@@ -38,7 +44,17 @@ def causes(nvml: RecordedNvml) -> list[tuple[CauseKind, str]]:
             CauseKind.GPU_CLOCK,
             "SM clock 1305 MHz, peers 1980 MHz (software thermal slowdown, 89 C, peers 62 C)",
         ),
-        (Gpu(ecc=(3, 0)), CauseKind.GPU_MEMORY, "3 uncorrected ECC errors, peers 0"),
+        (Gpu(ecc=(3, 0)), CauseKind.GPU_MEMORY, "3 new uncorrected ECC errors, peers 0"),
+        (
+            Gpu(ecc=(0, 40_000)),
+            CauseKind.GPU_MEMORY,
+            "40000 new corrected ECC errors, peers 0",
+        ),
+        (
+            Gpu(sm_clock=1650, throttle=0x04, power_mw=500_000),
+            CauseKind.GPU_CLOCK,
+            "SM clock 1650 MHz, peers 1980 MHz (power cap, 500 W, peers 640 W)",
+        ),
         (Gpu(pcie=(8, 5)), CauseKind.PCIE, "PCIe link x8, peers x16"),
         (Gpu(pcie=(16, 1)), CauseKind.PCIE, "PCIe link of generation 1, peers 5"),
     ],
@@ -62,6 +78,31 @@ def test_an_old_error_is_forgotten() -> None:
 def test_healthy_gpus_give_no_cause() -> None:
     gpus = [Gpu(sm_clock=1980 - 15 * (index % 2), temperature=60 + index) for index in range(8)]
     assert causes(RecordedNvml(gpus)) == []
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        Gpu(sm_clock=345, throttle=0x01, power_mw=90_000, pcie=(16, 1)),  # it waits for its host
+        Gpu(sm_clock=1950, throttle=0x04, power_mw=698_000, temperature=71),
+        Gpu(temperature=84),
+        Gpu(ecc=(0, 60)),
+    ],
+)
+def test_healthy_variations_give_no_cause(healthy: Gpu) -> None:
+    assert causes(RecordedNvml([healthy, *[Gpu() for _ in range(7)]])) == []
+
+
+def test_errors_of_long_ago_explain_nothing_today() -> None:
+    nvml = RecordedNvml([Gpu(ecc=(3, 0))])
+    gpus = GpuSignals(lambda: nvml)
+    assert gpus.read(PID, 0, 0.0)[Signal.ECC_ERRORS] == 0.0
+    nvml.gpus[0].ecc = (5, 0)
+    assert gpus.read(PID, 0, 10.0)[Signal.ECC_ERRORS] == 2.0
+    assert gpus.read(PID, 0, 10.0 + XID_KEPT_S)[Signal.ECC_ERRORS] == 2.0
+    assert gpus.read(PID, 0, 11.0 + 2 * XID_KEPT_S)[Signal.ECC_ERRORS] == 0.0
+    nvml.gpus[0].ecc = (0, 0)
+    assert gpus.read(PID, 0, 12.0 + 2 * XID_KEPT_S)[Signal.ECC_ERRORS] == 0.0
 
 
 def test_what_a_gpu_does_not_support_is_left_out() -> None:

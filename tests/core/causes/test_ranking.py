@@ -48,7 +48,7 @@ def best(mine: dict[Signal, float], lateness: Lateness) -> list[str]:
             "SM clock 1200 MHz, peers 1980 MHz (hardware thermal slowdown, 91 C, peers 62 C)",
         ),
         ({Signal.SM_CLOCK: 1410}, GPU, "SM clock 1410 MHz, peers 1980 MHz"),
-        ({Signal.ECC_ERRORS: 12}, GPU, "12 uncorrected ECC errors, peers 0"),
+        ({Signal.ECC_ERRORS: 12}, GPU, "12 new uncorrected ECC errors, peers 0"),
         ({Signal.PCIE_WIDTH: 8}, GPU, "PCIe link x8, peers x16"),
         ({Signal.XID: 79}, GPU, "the GPU reported Xid 79"),
         ({Signal.RUNQUEUE_SHARE: 0.62}, HOST, "waits for a CPU 62 % of the time, peers 1.0 %"),

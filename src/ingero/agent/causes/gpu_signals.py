@@ -12,6 +12,10 @@ from ingero.errors import Unavailable
 
 log = logging.getLogger(__name__)
 XID_KEPT_S: Final = 600.0  # an error of the driver explains a slow rank for this long
+IDLE: Final = 0x1  # of the driver's mask
+# An idle GPU lowers these by itself: they say nothing about how fast it works.
+_WHILE_BUSY: Final = (Signal.SM_CLOCK, Signal.POWER, Signal.PCIE_GENERATION)
+_COUNTED: Final = (Signal.ECC_ERRORS, Signal.ECC_CORRECTED)
 MAX_EVENTS: Final = 64  # that are read at once
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 Answer = TypeVar("Answer")
@@ -43,6 +47,8 @@ class GpuSignals:
         self._handles: list[Any] = []
         self._events: Any = None
         self._xids: dict[int, tuple[int, float]] = {}  # by GPU: number, and when it came
+        # by GPU and signal: counts of up to two moments at least XID_KEPT_S apart, older first
+        self._counts: dict[tuple[int, Signal], list[tuple[float, float]]] = {}
         self._lock = threading.Lock()  # signals and looks are read in different threads
 
     def read(self, pid: int, local_rank: int | None, now_s: float) -> dict[Signal, float]:
@@ -110,10 +116,25 @@ class GpuSignals:
                 found[signal] = float(read())
             except nvml.NVMLError:
                 continue
+        if int(found.get(Signal.THROTTLE, 0)) & IDLE:
+            for signal in _WHILE_BUSY:
+                found.pop(signal, None)
+        for signal in _COUNTED:
+            if signal in found:
+                found[signal] = self._grown(index, signal, found[signal], now_s)
         self._take_events(now_s)
         number, at_s = self._xids.get(index, (0, 0.0))
         found[Signal.XID] = float(number) if now_s - at_s <= XID_KEPT_S else 0.0
         return found
+
+    def _grown(self, index: int, signal: Signal, count: float, now_s: float) -> float:
+        """Return how much a counter grew lately: errors of last week explain nothing today."""
+        kept = self._counts.setdefault((index, signal), [])
+        if not kept or count < kept[0][1]:  # the driver was loaded again
+            kept[:] = [(now_s, count)]
+        elif now_s - kept[-1][0] >= XID_KEPT_S:
+            kept[:] = [kept[-1], (now_s, count)]
+        return count - kept[0][1]
 
     def _open(self) -> None:
         nvml = self._nvml = self._start()

@@ -62,11 +62,11 @@ RULES: Final = {
     ),
     Signal.ECC_ERRORS: SignalRule(
         kind=CauseKind.GPU_MEMORY, place=Place.GPU, floor=0.5, normal=0.0,
-        text="{mine} uncorrected ECC errors, peers {peers}",
+        text="{mine} new uncorrected ECC errors, peers {peers}",
     ),
     Signal.ECC_CORRECTED: SignalRule(
         kind=CauseKind.GPU_MEMORY, place=Place.GPU, floor=100.0,
-        text="{mine} corrected ECC errors, peers {peers}",
+        text="{mine} new corrected ECC errors, peers {peers}",
     ),
     Signal.PCIE_WIDTH: SignalRule(
         kind=CauseKind.PCIE, place=Place.GPU, text="PCIe link x{mine}, peers x{peers}",
