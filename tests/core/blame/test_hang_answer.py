@@ -68,6 +68,14 @@ def test_a_gpu_that_completes_nothing_and_a_mismatch_are_named_beside_each_other
     assert answer.not_sure is None
 
 
+def test_a_transfer_is_not_called_stuck_where_a_call_differs() -> None:
+    answer = ask([rank(0, op()), rank(1, op()), rank(2, op(name="AllGather"))])
+    assert mechanisms(answer) == [(2, "mismatch", 0.9)]
+    assert not any("the transfer is stuck" in line for line in answer.evidence)
+    (line,) = ask(STUCK).evidence
+    assert line.endswith("none completes it: the transfer is stuck")
+
+
 def test_a_rank_that_waits_twice_for_a_culprit_is_listed_once() -> None:
     """Rank 0 is stuck in two groups, and rank 1 stopped before both."""
     first = RankProgress(
