@@ -222,3 +222,38 @@ def is_sound(database: duckdb.DuckDBPyConnection, call: str) -> bool:
     except duckdb.Error:
         return False
     return True
+
+
+PLAIN = {
+    "a comparison": "SELECT count(*) FROM events WHERE seq > 3 AND node_id = 'a'",
+    "a join": "SELECT count(*) FROM events e JOIN nccl_ops o ON e.seq = o.seq",
+    "an order": "SELECT node_id FROM events ORDER BY seq LIMIT 3",
+    "orders": "SELECT node_id FROM events ORDER BY seq DESC NULLS LAST, node_id ASC",
+    "distinct rows": "SELECT DISTINCT node_id FROM events",
+    "an alias": "SELECT seq + 1 AS more FROM events ORDER BY more",
+    "a JSON column that is shown": "SELECT attrs FROM events WHERE seq = 1",
+    "a case": "SELECT CASE WHEN seq IN (1, 2) THEN 1 ELSE 0 END FROM events",
+}
+NOT_PLAIN = {
+    "renamed columns": "SELECT a FROM events AS e(a) WHERE a = 'x'",
+    "a JSON column that is compared": "SELECT seq FROM events WHERE attrs = '{}'",
+    "a JSON column under another name": "SELECT attrs AS a FROM events WHERE a = '{}'",
+    "a function that can fail": "SELECT count(*) FROM events WHERE sqrt(seq) > 1",
+    "a cast": "SELECT count(*) FROM events WHERE CAST(node_id AS INTEGER) = 1",
+    "a subquery": "SELECT seq FROM events WHERE seq = (SELECT max(seq) FROM nccl_ops)",
+    "a common table": "WITH e AS (SELECT * FROM events) SELECT count(*) FROM e",
+    "an as-of join": "SELECT e.seq FROM events e ASOF JOIN nccl_ops o ON e.seq >= o.seq",
+    "two statements in one": "SELECT seq FROM events UNION SELECT seq FROM nccl_ops",
+}
+
+
+@pytest.mark.parametrize("statement", PLAIN.values(), ids=PLAIN.keys())
+def test_plain_statements_keep_their_speed(statement: str) -> None:
+    with closing(duckdb.connect()) as own:
+        assert check_sql(own, statement, sql.TABLES).is_plain
+
+
+@pytest.mark.parametrize("statement", NOT_PLAIN.values(), ids=NOT_PLAIN.keys())
+def test_other_statements_run_behind_the_barrier(statement: str) -> None:
+    with closing(duckdb.connect()) as own:
+        assert not check_sql(own, statement, sql.TABLES).is_plain

@@ -29,6 +29,7 @@ _OPERATORS: Final = frozenset(
     "OPERATOR_NOT".split()
 )
 _CLASSES: Final = frozenset("BETWEEN CASE COMPARISON CONJUNCTION WINDOW".split())
+_KINDS: Final = frozenset(("", "JOIN", "ORDER_DEFAULT", "ASCENDING", "DESCENDING"))
 _JOINS: Final = frozenset(("CROSS", "NATURAL", "REGULAR"))
 _TYPES: Final = {column[0]: column[1] for table in READABLE for column in table.columns}
 _JSON_COLUMNS: Final = frozenset(name for name, kind in _TYPES.items() if "JSON" in kind)
@@ -69,7 +70,7 @@ def _is_plain(node: Any, names: frozenset[str]) -> bool:
         return not node.get("sample") and not node.get("column_name_alias")
     if kind == "JOIN" and node.get("ref_type") not in _JOINS:
         return False
-    if kind not in ("", "JOIN") and not kind.endswith(("_MODIFIER", "CENDING")):
+    if kind not in _KINDS and not kind.endswith("_MODIFIER"):
         return False
     return _is_plain(list(node.values()), names)
 
