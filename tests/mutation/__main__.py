@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="go on where the last run ended")
-    parser.add_argument("--tests", help="try survivors of before, with these tests only")
+    parser.add_argument("--tests", nargs="+", help="try survivors of before, with these tests only")
     parser.add_argument("--killers", action="store_true", help="print which test noticed what")
     given = parser.parse_args()
     rooms = [room for room in ROOMS if given.room is None or room.name in given.room]

@@ -44,7 +44,7 @@ class Trials:
     mutants: list[Mutant]
     end_s: float
     workers: int
-    tests: str | None = None  # only these, for what survived the others
+    tests: list[str] | None = None  # only these, for what survived the others
     killed: dict[Mutant, str] = field(default_factory=dict)  # with the test that noticed
     survived: list[Mutant] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class Trials:
         untried = [mutant for mutant, test in outcomes.items() if test is None]
         self.mutants, self._before = untried + before, set(before)
         if self.tests:
-            self.mutants, self.room = before, replace(self.room, tests=(self.tests,))
+            self.mutants, self.room = before, replace(self.room, tests=tuple(self.tests))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         left_out = self.room.without

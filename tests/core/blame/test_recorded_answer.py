@@ -281,6 +281,7 @@ def test_a_slow_link_names_the_rank_that_its_communicators_share() -> None:
     answer = recorded(quiet(slow_link={3: 8}))
     (culprit,) = answer.culprits
     assert (culprit.rank, culprit.cause, culprit.confidence) == (3, CauseClass.NETWORK, 0.9)
+    assert culprit.at_most, "it was never faster in this recording"
     assert culprit.excess == pytest.approx(7.0, rel=0.05)
     assert culprit.next_step == NEXT_STEPS[CauseClass.NETWORK]
     # Two tensor transfers of 0.1 ms and one data transfer of 0.3 ms take eight times as long.
