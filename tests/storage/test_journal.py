@@ -103,6 +103,11 @@ def test_a_reader_follows_the_writer_and_reads_in_portions(tmp_path: Path) -> No
     assert reader.read(writer.last_seq, 100) == []
 
 
+def test_a_reader_that_has_read_nothing_closes_no_file(tmp_path: Path) -> None:
+    JournalReader(tmp_path, 0).close()
+    assert all(os.fstat(number) for number in range(3))
+
+
 def test_a_request_larger_than_a_segment_or_a_window_fits(tmp_path: Path) -> None:
     bodies = [os.urandom(3 << 20), b"small", os.urandom(1 << 20)]
     writer = write(tmp_path, [[body] for body in bodies])

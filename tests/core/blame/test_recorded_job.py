@@ -41,6 +41,19 @@ def test_the_slowest_role_is_compared_with_the_mean_of_the_roles() -> None:
     assert structural_loss(nothing, set()) == 0.0
 
 
+@pytest.mark.parametrize(("queue_us", "launched"), [(90, 1.0), (150, 0.0)])
+def test_who_starts_a_tenth_of_a_millisecond_after_its_enqueue_was_launched_late(
+    queue_us: int, launched: float
+) -> None:
+    """Rank 3 is the last one in every step; the others have nothing queued."""
+    late, queue = np.zeros((4, 40, 1)), np.zeros((4, 40, 1))
+    late[3], queue[3] = 5e-3, queue_us * 1e-6
+    columns = shared_job(late, queue)
+    arrivals = measure_arrivals(columns, match_collectives(columns))
+    last = measure_last(columns, measure_steps(columns, True), arrivals, 0.1)
+    assert last.launched == pytest.approx(launched)
+
+
 def test_agreement_is_the_correlation_of_both_halves_of_the_steps() -> None:
     """Own time over the role is the delay itself; the first step has no own time."""
     rng = np.random.default_rng(8)
