@@ -5,7 +5,7 @@
 
 The replicas serve sixteen requests each, in steps that are CUDA graphs (`inference_worker.py`), and
 share the GPU by MPS. Fleet and the agent of this node run beside them. First nobody is slow. Then
-half of the steps of one replica work twice, and the worker of another one is stopped by a signal.
+seven of ten steps of one replica work twice, and the worker of another one is stopped by a signal.
 At last the cost of probes and agent on steps is measured: windows without and with them alternate.
 Leaves inference.json in --out and prints it. Takes about 140 s.
 """
@@ -35,7 +35,8 @@ from ingero.sim.inference.cluster import ServingNode
 MODEL = "random-1b"
 ENGINE = Path(__file__).with_name("inference_engine.py")
 START_S, KNOWN_S, NAMED_S, RESOLVED_S = 60.0, 40.0, 45.0, 60.0
-CALM_S, SLOW_SHARE = 15.0, 0.5
+STOP_S = 10.0
+CALM_S, SLOW_SHARE = 15.0, 0.7
 SETTLE_S, WINDOW_S, PAIRS = 0.7, 1.5, 8
 SHARE = "33"  # percent of the GPU for each replica
 
@@ -79,6 +80,10 @@ class Replica:
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.worker or self.process.pid, signal.SIGCONT)
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self.process.stdin.close()
+            self.process.wait(STOP_S)
         for pid in (*worker_processes(self.process.pid), self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -125,7 +130,7 @@ def told(verdict: Verdict | None) -> dict[str, Any] | None:
 
 
 def slowed(replicas: list[Replica], began_s: float, calm_s: float) -> list[float]:
-    """Return the loss of each replica by its own steps, by means: half of its steps are longer."""
+    """Return the loss of each replica by its own steps, by means: some of its steps are longer."""
     losses = []
     for replica in replicas:
         ended, took = replica.decode_steps().T

@@ -18,6 +18,7 @@ from pathlib import Path
 from ingero.sim.inference.engine import Load, SimulatedEngine, _handler
 
 WORKER = Path(__file__).resolve().with_name("inference_worker.py")
+STOP_S = 8.0
 LOAD = Load(running=16, waiting=2, kv_usage=0.4)
 
 
@@ -55,8 +56,11 @@ def main() -> None:
     for line in sys.stdin:
         worker.stdin.write(line)
         worker.stdin.flush()
-    worker.kill()
-    worker.wait()
+    worker.stdin.close()
+    try:
+        worker.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        worker.kill()
 
 
 def _count(engine: SimulatedEngine, steps) -> None:

@@ -4,9 +4,9 @@
 
 Requests join and leave between two steps (continuous batching): a prompt is read at once, and then
 every step gives each request one token. On a GPU the steps are replays of one CUDA graph. Prints
-the seconds of each step. A line on standard input sets the share of steps that work twice. STEPS
-gets three doubles per step: its end (monotonic), its seconds, and 1 if a prompt was read in it.
-Needs PyTorch alone.
+the seconds of each step. A line on standard input sets the share of steps that work twice, and its
+end ends the worker. STEPS gets three doubles per step: its end (monotonic), its seconds, and 1 if a
+prompt was read in it. Needs PyTorch alone.
 """
 
 import ctypes
@@ -25,6 +25,7 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 SLOTS = 16
 PROMPT, ANSWER = (32, 256), (64, 512)  # tokens of a request, at least and at most
 CPU_STEP_S = 0.1
+STOP = -1.0  # between two steps: a process killed while it uses the GPU may harm others under MPS
 SET_NAME, DIE_WITH_PARENT, SIGKILL = 15, 1, 9
 
 
@@ -158,6 +159,7 @@ def main() -> None:
     def listen() -> None:
         for line in sys.stdin:
             slow[0] = float(line)
+        slow[0] = STOP
 
     threading.Thread(target=listen, daemon=True).start()
     with torch.inference_mode(), Path(sys.argv[1]).open("wb", buffering=0) as steps:
@@ -170,7 +172,7 @@ def serve(batch: Batch, slow: list[float], steps) -> None:
     is_gpu = model.device.type == "cuda"
     advance = captured(model.advance) if is_gpu else model.advance
     decode = captured(model.decode) if is_gpu else model.decode
-    while True:
+    while slow[0] != STOP:
         began = time.monotonic()
         has_read = batch.fill()
         advance()
