@@ -35,6 +35,9 @@ def test_a_rank_beside_a_much_slower_one_is_not_costly(
     )
     assert _is_costly(mine, job) == is_costly
     assert _is_costly(largest, job)
+    assert _is_costly(spell(0, 100, excess_s=0.1, stall_period=7), job), "it is no accident"
+    job.exact_ends = False
+    assert _is_costly(mine, job), "without exact times only a replay tells"
 
 
 def meeting(**late_s: tuple[float, float]) -> Any:
@@ -46,19 +49,19 @@ def meeting(**late_s: tuple[float, float]) -> Any:
 @pytest.mark.parametrize(
     ("excess_s", "job", "is_victim"),
     [
-        pytest.param(0.7, meeting(a=(-0.2, 0.0), b=(-0.1, 0.1)), True, id="earlier everywhere"),
-        pytest.param(0.76, meeting(a=(-0.2, 0.0)), False, id="nearly as slow itself"),
-        pytest.param(0.7, meeting(a=(-0.2, 0.0), b=(0.1, 0.0)), False, id="waited for elsewhere"),
-        pytest.param(0.7, meeting(), False, id="they never meet"),
-        pytest.param(0.7, SimpleNamespace(places=None), False, id="nothing is known"),
+        pytest.param(1.48, meeting(a=(-0.2, 0.0), b=(-0.1, 0.1)), True, id="earlier everywhere"),
+        pytest.param(1.52, meeting(a=(-0.2, 0.0)), False, id="nearly as slow itself"),
+        pytest.param(1.4, meeting(a=(-0.2, 0.0), b=(0.1, 0.0)), False, id="waited for elsewhere"),
+        pytest.param(1.4, meeting(), False, id="they never meet"),
+        pytest.param(1.4, SimpleNamespace(places=None), False, id="nothing is known"),
     ],
 )
 def test_a_rank_that_waits_for_a_slower_one_wherever_they_meet_is_its_victim(
     excess_s: float, job: Any, is_victim: bool
 ) -> None:
-    mine, other = spell(0, 100, excess_s=excess_s), spell(0, 100, 1, excess_s=1.0)
+    mine, other = spell(0, 100, excess_s=excess_s), spell(0, 100, 1, excess_s=2.0)
     assert _is_victim(job, mine, other) == is_victim
-    elsewhere = spell(60, 200, 1, excess_s=1.0)
+    elsewhere = spell(60, 200, 1, excess_s=2.0)
     assert not _is_victim(job, mine, elsewhere), "most of its steps must be the same"
 
 
