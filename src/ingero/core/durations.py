@@ -1,4 +1,4 @@
-"""Durations as text: short in tables, readable in sentences."""
+"""Durations as text: short for programs, readable for people."""
 
 import math
 
@@ -26,7 +26,7 @@ def _short(value: float, unit: str) -> str:
 
 
 def readable_duration(duration_ns: int) -> str:
-    """Return three or four digits and a unit, for sentences: `154.6 ms`, `1.05 s`, `2 min 30 s`."""
+    """Return three or four digits and a unit: `154.6 ms`, `1.05 s`, `2 min 30 s`."""
     if duration_ns < 1_000:
         return f"{duration_ns} ns"
     for unit_ns, unit, limit_ns in (

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEven
 from ingero.cli.commands.explain import command as explain
 from ingero.cli.show.trace import render_view
 from ingero.contract.events import op_name
-from ingero.core.durations import human_duration
+from ingero.core.durations import readable_duration
 from ingero.core.recording.event_columns import EventColumns, columns_from_rows
 from ingero.core.recording.histogram import BUCKETS, FLOORS_NS, bucket_durations
 from ingero.core.recording.latency import OpSummary
@@ -91,7 +92,7 @@ def _record(path: Path, launches: list[int], syncs: list[int]) -> Figures:
         assert _of_trace(operations) == {
             (op.pid, op_name(*op.key)): (
                 str(op.count),
-                *map(human_duration, (op.p50_ns, op.p99_ns)),
+                *map(readable_duration, (op.p50_ns, op.p99_ns)),
             )
             for op in operations
         }
@@ -105,7 +106,8 @@ def _of_trace(operations: list[OpSummary]) -> dict[tuple[int, str], tuple[str, .
         stored=1, collectives=0, anomalies=0, losses={}, dropped_rows=0, failed_rows=0, state=None,
         notes=(),
     )  # fmt: skip
-    rows = [line.split() for line in render_view(view).splitlines() if line.startswith("  cuda")]
+    lines = [line for line in render_view(view).splitlines() if line.startswith("  cuda")]
+    rows = [re.split(r" {2,}", line.strip()) for line in lines]
     return {(int(pid), op): (count, p50, p99) for op, pid, count, p50, _, p99, *_ in rows}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ingero.cli.show.table import print_json, printable, render_table
 from ingero.contract.events import Source, op_name
-from ingero.core.durations import human_duration
+from ingero.core.durations import readable_duration
 from ingero.core.recording.operations import OpFigures
 from ingero.storage.trace.query import Process
 
@@ -48,5 +48,5 @@ def _as_json(one: OpFigures, name: str) -> dict[str, str | int | None]:
 
 def _row(one: OpFigures, name: str) -> tuple[str | int, ...]:
     times = (one.p50_ns, one.p99_ns, int(one.mean_ns), one.max_ns)
-    shown = ("-" if value is None else human_duration(value) for value in times)
+    shown = ("-" if value is None else readable_duration(value) for value in times)
     return (one.node, one.pid, name, op_name(*one.key), one.count, *shown)

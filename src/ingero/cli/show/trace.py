@@ -13,7 +13,7 @@ from ingero.cli.show.table import coloured, printable, severity_tag
 from ingero.contract.events import Source, op_name, source_name
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.chains.evidence import SystemSample
-from ingero.core.durations import human_duration
+from ingero.core.durations import human_duration, readable_duration
 from ingero.core.recording.latency import OpSummary
 from ingero.core.recording.stacks import Frame
 from ingero.storage.trace.database import RecordingState
@@ -83,7 +83,7 @@ def _row(op: OpSummary, view: TraceView) -> tuple[str, ...]:
         spikes += f" every ~{op.period}"
     is_timed = op.p50_ns > 0  # calls may be counted without being timed: unknown is not zero
     times = (
-        human_duration(ns) if is_timed else "-"
+        readable_duration(ns) if is_timed else "-"
         for ns in (op.p50_ns, op.p95_ns, op.p99_ns, op.max_ns)
     )
     return (

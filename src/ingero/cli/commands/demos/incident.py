@@ -5,7 +5,7 @@ from dataclasses import asdict
 from ingero.cli.show.chains import chain_json, print_chain
 from ingero.cli.show.table import coloured, print_json, print_summaries, render_table
 from ingero.contract.events import op_name
-from ingero.core.durations import human_duration
+from ingero.core.durations import readable_duration
 from ingero.sim.incidents import INCIDENTS, IncidentResult, run_incident
 from ingero.storage.trace.chains import RecordedChain
 
@@ -64,7 +64,7 @@ def _show(result: IncidentResult) -> None:
         (
             op_name(*s.key),
             s.count,
-            *(human_duration(value) for value in (s.p50_ns, s.p95_ns, s.p99_ns, s.max_ns)),
+            *(readable_duration(value) for value in (s.p50_ns, s.p95_ns, s.p99_ns, s.max_ns)),
         )
         for s in result.operations
     ]
