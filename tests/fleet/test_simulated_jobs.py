@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.support.job_shapes import MB, WORLD, Call, Host, Item, Kernel, Shape, Sync
 from tests.support.random_jobs import draw_job
 from tests.support.simulated_job import Fault, simulate
 from tests.support.simulated_live import watch
@@ -61,3 +62,26 @@ def test_a_rank_that_is_late_to_exchanges_is_named_and_not_its_group(
     assert {verdict.cause_class for _, verdict in named} == {cause}
     loss = named[-1][1].loss
     assert loss is not None and loss == pytest.approx(truth, abs=max(0.015, 0.25 * truth))
+
+
+def two_stages(rank: int, step: int) -> list[Item]:
+    """Two replicas of two stages, with two micro-batches over sends and receives."""
+    stage, everybody, other = rank % 2, tuple(range(4)), rank + 1 - 2 * (rank % 2)
+    forward, backward = Kernel(0.04, 0.008), Kernel(0.08, 0.016)
+    get = Call("Recv", 2 * MB, WORLD, everybody, 2 + stage, other, False, True)
+    give = Call("Send", 2 * MB, WORLD, everybody, 4 + stage, other)
+    there = [get, forward] if stage else [forward, give]
+    back = [backward, give] if stage else [get, backward]
+    ends = Call("AllReduce", 40 * MB, 300 + stage, (stage, stage + 2), 6, feeds_compute=True)
+    return [Host(0.005), *there, *there, *back, *back, ends, Sync()]
+
+
+@pytest.mark.parametrize(("one", "other"), [(0, 1), (3, 2)])
+def test_the_network_event_names_the_link_of_slow_sends_and_receives(one: int, other: int) -> None:
+    slow = Fault(one, link=other, times=1500.0, first=200)
+    run = watch(simulate(Shape(4, two_stages), 330, [slow]), nodes=2)
+    events = [verdict for _, verdict in run.service.open_verdicts() if verdict.rank is None]
+    assert [(verdict.cause_class, verdict.link) for verdict in events] == [
+        (CauseClass.NETWORK, f"rank {min(one, other)} ↔ rank {max(one, other)}")
+    ]
+    assert "both ends" in events[0].next_step

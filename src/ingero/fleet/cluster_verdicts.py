@@ -33,6 +33,7 @@ from ingero.core.collectives.own_time_queue import OwnTimeQueue
 from ingero.core.collectives.pairs.live_exchanges import EXCHANGE
 from ingero.core.cost import barrier_idle_s
 from ingero.core.places.charged import ChargedPlaces
+from ingero.core.places.links import LINK_NEXT_STEP
 from ingero.core.places.live_transfers import LiveTransfers
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member
@@ -41,6 +42,7 @@ from ingero.core.verdict.own_times import make_batch
 RESOLVED_FOR_S = 60.0  # resolved verdicts are served this long: an agent may push once a minute
 MAX_PENDING = 200_000  # collectives held between two ticks, per cluster
 ALL_RANKS_S = 30.0  # how long roles wait for ranks of which nothing was received
+LINK_EXPLAINS = 0.3  # of what a job loses: what its slow transfers must add up to
 RankKey = tuple[str, str | None, int | None]  # node, job, rank
 _SLOW = frozenset(
     {VerdictState.SUSPECT, VerdictState.STRAGGLER, VerdictState.LATE, VerdictState.NOT_SURE}
@@ -82,7 +84,8 @@ class ClusterVerdicts:
     hidden: HiddenDelays = field(default_factory=HiddenDelays)
     places: ChargedPlaces = field(default_factory=ChargedPlaces)
     transfers: LiveTransfers = field(default_factory=LiveTransfers)
-    awaited_at: dict[str, str] = field(default_factory=dict)  # collectives or links of episodes
+    awaited_at: dict[str, str] = field(default_factory=dict)  # collectives of episodes
+    links: dict[str, str] = field(default_factory=dict)  # slow links of episodes
     late: Arrivals = NO_ARRIVALS  # of this tick, at collectives that were measured before
     lateness_s: dict[int, float] = field(default_factory=dict)
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
@@ -165,28 +168,42 @@ class ClusterVerdicts:
         return [*self.engine.current(), *(verdict for verdict, _ in self.resolved.values())]
 
     def mark(self, verdict: Verdict) -> Verdict:
-        """Return the verdict with the collective at which the job waits, or with its slow link."""
-        text = self.awaited_at.get(verdict.episode, "")
-        if verdict.cause_class is CauseClass.NETWORK:
-            return msgspec.structs.replace(verdict, link=verdict.link or text)
+        """Return the verdict with the collective at which the job waits, and with its slow link.
+
+        A whole job that is slower because of a link has the class of links.
+        """
+        link, text = self.links.get(verdict.episode, ""), self.awaited_at.get(verdict.episode, "")
+        if link:
+            verdict = msgspec.structs.replace(
+                verdict, cause_class=CauseClass.NETWORK, link=link, next_step=LINK_NEXT_STEP
+            )
         return msgspec.structs.replace(verdict, collective=text) if text else verdict
 
     def _note_collectives(self) -> None:
-        """Keep the collective of each open episode, as it was while its member was slow."""
+        """Keep the collective and the link of each open episode, as they were while it was slow."""
         opened = self.engine.current()
         served = {verdict.episode for verdict in opened} | self.resolved.keys()
         self.awaited_at = {each: text for each, text in self.awaited_at.items() if each in served}
+        self.links = {each: text for each, text in self.links.items() if each in served}
         for verdict in opened:
-            if verdict.cause_class is CauseClass.NETWORK:
-                place = self.transfers.locate(verdict.job)
-                if place is not None:
-                    self.awaited_at[verdict.episode] = place.text
+            if link := self._link_of(verdict):
+                self.links[verdict.episode] = link
             if verdict.rank is None or verdict.state not in _SLOW:
                 continue
             member = self.members.get((verdict.node, verdict.job, verdict.rank), -1)
             world = self.jobs.get(verdict.job, JobRoles(0.0)).world_size
             if text := self.places.describe(member, world):
                 self.awaited_at[verdict.episode] = text
+
+    def _link_of(self, verdict: Verdict) -> str:
+        """Return the link that makes a whole job slow; empty where none does."""
+        if verdict.cause_class is CauseClass.FLEET:
+            if self.transfers.lost_by(verdict.job) < LINK_EXPLAINS * (verdict.loss or math.inf):
+                return ""
+        elif verdict.cause_class is not CauseClass.NETWORK:
+            return ""
+        place = self.transfers.locate(verdict.job)
+        return place.text if place else ""
 
     def _take_collectives(self, now_s: float) -> None:
         """Turn the collectives received since the last tick into own times and lag."""

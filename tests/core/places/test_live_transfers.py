@@ -1,5 +1,6 @@
 """Which link became slow, from the transfers of communicators as they come."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -56,3 +57,48 @@ def test_everything_that_leaves_a_node_is_slow_through_its_card() -> None:
     """With two nodes either card explains it, so the ranks between them are named."""
     place = watched({(0, 2): 3.0, (1, 3): 3.0}).locate("job")
     assert place is not None and place.text == "one of the links among ranks 0, 1, 2, 3"
+
+
+def pairs(number: int, slow_ms: float, ends: tuple[int, ...] = (0, 1)) -> Collectives:
+    """Rank 0 sends to 1 and 1 to 2; who comes first waits 5 ms, and nothing numbers the calls."""
+    rows = []
+    for sender, receiver, lasted in ((0, 1, slow_ms), (1, 2, 1.0)):
+        for turn in range(2):
+            rows.append((sender, receiver, 0, lasted + (5 if turn else 0)))
+            rows.append((receiver, sender, 1, lasted + (0 if turn else 5)))
+    chosen = [row for row in rows if row[0] in (*ends, 2)]
+    who, peer, op, lasted_ms = np.array(chosen).T
+    lasted_ns = (lasted_ms * MS).astype(np.int64)
+    end = (number + 1) * 100 * MS + np.arange(len(who)) * MS
+    return from_columns(
+        {
+            "who": who, "comm": np.full(len(who), 7, np.uint64), "seq": np.full(len(who), -1),
+            "op": op, "rank": who, "peer": peer, "nranks": np.full(len(who), 3),
+            "size_bytes": np.full(len(who), 4096), "end_ns": end, "start_ns": end - lasted_ns,
+            "gpu_duration_ns": lasted_ns, "weight": np.full(len(who), 10.0),
+        },
+        ("Send", "Recv"),
+        [Recorder("job", f"n{rank}", rank) for rank in range(3)],
+    )  # fmt: skip
+
+
+def watched_pairs(slow_ms: float, ends: tuple[int, ...] = (0, 1)) -> LiveTransfers:
+    found = LiveTransfers()
+    for number in range(LEARNED + 40):
+        rows = pairs(number, slow_ms if number > LEARNED + 5 else 1.0, ends)
+        found.take(rows, match_collectives(rows))
+    return found
+
+
+def test_a_slow_pair_of_sends_and_receives_is_the_link() -> None:
+    assert watched_pairs(1.2).locate("job") is None
+    found = watched_pairs(3.0)
+    place = found.locate("job")
+    assert place is not None and (place.text, place.ranks) == ("rank 0 ↔ rank 1", (0, 1))
+    # two calls of a tick stand for ten each, and each takes 2 ms longer
+    assert math.isclose(found.lost_by("job"), 20 * 2e-3, rel_tol=0.01)
+    assert found.lost_by("another job") == 0.0
+
+
+def test_one_end_alone_shows_how_long_it_waits_and_not_the_transfer() -> None:
+    assert watched_pairs(3.0, ends=(0,)).locate("job") is None

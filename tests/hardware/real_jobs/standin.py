@@ -20,7 +20,7 @@ from tests.hardware.real_jobs.host_faults import SlowHost
 from tests.support.live_job import BUCKETS, Alarm, Communicator
 
 OWN_NS = 40_000_000
-LAUNCH_NS = 2_500_000  # of CPU time: small, because all ranks may share two cores
+LAUNCH_NS = 1_000_000  # of CPU time: little, because all ranks may share two cores
 WORLD = 8
 LOOK_NS = 250_000_000
 LINE_STEPS = 20

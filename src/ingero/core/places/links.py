@@ -12,6 +12,9 @@ from typing import Final
 Ranks = frozenset[int]
 MAX_PAIRS: Final = 4096  # pairs of one communicator that are tried
 MAX_LISTED: Final = 8
+LINK_NEXT_STEP: Final = (
+    "read NIC and switch counters at both ends of this link; check cable and transceiver"
+)
 
 
 @dataclass(frozen=True, slots=True)

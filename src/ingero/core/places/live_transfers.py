@@ -1,10 +1,12 @@
-"""Transfers of communicators, live: which of them became slower than they were.
+"""Transfers of communicators and of pairs, live: which of them became slower than they were.
 
-The member of a collective that waits least shows the transfer alone. What is usual for a
-communicator is learned while it hardly changes.
+The member of a collective that waits least shows the transfer alone. So does the shorter of a send
+and its receive; they have no common number, so that the shortest of a tick counts. What is usual is
+learned while it hardly changes.
 """
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +16,7 @@ from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.matching import Groups
 from ingero.core.places.links import LinkPlace, Ranks, locate_link
+from ingero.core.robust import Index
 
 SMOOTH: Final = 0.2  # per tick: about five seconds
 SLOWLY: Final = 0.01
@@ -21,7 +24,9 @@ LEARNED: Final = 10  # ticks with transfers before a communicator is judged
 SLOW: Final = 1.3  # times the usual transfer
 FAST: Final = 1.15
 MAX_KINDS: Final = 16_384  # operations and sizes of all communicators; further ones are left out
-Kind = tuple[int, str, int]  # communicator, operation, bytes
+SEND: Final = "Send"
+# communicator, operation, bytes; sender and receiver within the communicator, -1 in collectives
+Kind = tuple[int, str, int, int, int]
 
 
 @dataclass(slots=True)
@@ -30,7 +35,16 @@ class _Transfer:
     members: dict[int, str | None] = field(default_factory=dict)  # nodes by rank
     usual_s: float = math.nan
     now_s: float = math.nan
+    calls: float = math.nan  # of a tick, which lasts about a second
     ticks: int = 0
+
+    @property
+    def is_slow(self) -> bool:
+        return self.ticks > LEARNED and self.now_s > SLOW * self.usual_s
+
+    @property
+    def is_fast(self) -> bool:
+        return self.ticks > LEARNED and self.now_s < FAST * self.usual_s
 
 
 class LiveTransfers:
@@ -40,9 +54,13 @@ class LiveTransfers:
         self._known: dict[Kind, _Transfer] = {}
 
     def take(self, rows: Collectives, groups: Groups) -> None:
-        """Add the collectives that all members reported, timed by the GPU."""
-        usable = rows.is_gpu_timed & (rows.seq >= 0) & (rows.nranks > 1)
-        chosen = np.flatnonzero(usable & ~rows.has_op(POINT_TO_POINT_OPS))
+        """Add the collectives that all members reported, and sends and receives; GPU-timed ones."""
+        pairwise = rows.has_op(POINT_TO_POINT_OPS)
+        usable = rows.is_gpu_timed & (rows.nranks > 1)
+        self._take_collectives(rows, groups, np.flatnonzero(usable & ~pairwise & (rows.seq >= 0)))
+        self._take_pairs(rows, np.flatnonzero(usable & pairwise & (rows.peer >= 0)))
+
+    def _take_collectives(self, rows: Collectives, groups: Groups, chosen: Index) -> None:
         if not len(chosen):
             return
         size = int(groups[chosen].max()) + 1
@@ -51,31 +69,64 @@ class LiveTransfers:
         whole = np.bincount(groups[chosen], minlength=size)[groups[chosen]] >= rows.nranks[chosen]
         chosen = chosen[whole]
         comm, op = rows.comm[chosen].tolist(), rows.op[chosen].tolist()
+        weight = _weights(rows, chosen)
         found: dict[Kind, list[float]] = {}
-        for row, kind in enumerate(
-            zip(comm, (rows.ops[o] for o in op), rows.size_bytes[chosen].tolist(), strict=True)
+        calls: defaultdict[Kind, float] = defaultdict(float)
+        for row, (at, code, size_bytes) in enumerate(
+            zip(comm, op, rows.size_bytes[chosen].tolist(), strict=True)
         ):
+            kind = (at, rows.ops[code], size_bytes, -1, -1)
             found.setdefault(kind, []).append(float(shortest[groups[chosen[row]]]))
+            calls[kind] += weight[row] / rows.nranks[chosen[row]]
             self._note_member(kind, rows, int(chosen[row]))
         for kind, values in found.items():
             if kind in self._known:
-                _follow(self._known[kind], float(np.median(values)))
+                _follow(self._known[kind], float(np.median(values)), calls[kind])
+
+    def _take_pairs(self, rows: Collectives, chosen: Index) -> None:
+        is_send = rows.has_op({SEND})[chosen]
+        rank, peer = rows.rank[chosen], rows.peer[chosen]
+        kinds = zip(
+            rows.comm[chosen].tolist(),
+            np.where(is_send, rank, peer).tolist(),
+            np.where(is_send, peer, rank).tolist(),
+            rows.size_bytes[chosen].tolist(),
+            strict=True,
+        )
+        weight = _weights(rows, chosen)
+        shortest: dict[Kind, float] = {}
+        calls: defaultdict[Kind, float] = defaultdict(float)
+        ends: dict[Kind, set[int]] = {}
+        for at, (comm, sender, receiver, size_bytes) in enumerate(kinds):
+            kind = (comm, SEND, size_bytes, sender, receiver)
+            lasted_s = float(rows.gpu_duration_ns[chosen[at]]) / 1e9
+            shortest[kind] = min(shortest.get(kind, math.inf), lasted_s)
+            calls[kind] += weight[at] / 2
+            ends.setdefault(kind, set()).add(int(rank[at]))
+            self._note_member(kind, rows, int(chosen[at]))
+        for kind, lasted_s in shortest.items():
+            # One end alone may have waited for the other every time.
+            if kind in self._known and len(ends[kind]) > 1:
+                _follow(self._known[kind], lasted_s, calls[kind])
 
     def locate(self, job: str | None) -> LinkPlace | None:
         """Return the slow link of a job; None where no communicator became slower."""
-        slow: set[Ranks] = set()
-        fast: set[Ranks] = set()
-        nodes: dict[int, str | None] = {}
-        for each in self._known.values():
-            if each.job != job or each.ticks <= LEARNED:
-                continue
-            nodes |= each.members
-            ratio = each.now_s / each.usual_s if each.usual_s > 0 else 1.0
-            if ratio > SLOW:
-                slow.add(frozenset(each.members))
-            elif ratio < FAST:
-                fast.add(frozenset(each.members))
+        known = [each for each in self._known.values() if each.job == job and each.ticks > LEARNED]
+        slow: set[Ranks] = {frozenset(each.members) for each in known if each.is_slow}
+        fast: set[Ranks] = {frozenset(each.members) for each in known if each.is_fast}
+        nodes = {rank: node for each in known for rank, node in each.members.items()}
         return locate_link(slow, fast - slow, nodes)
+
+    def lost_by(self, job: str | None) -> float:
+        """Return the share of the time that slow transfers of a job take longer than usual.
+
+        It is more than the job loses where transfers overlap each other or compute.
+        """
+        return sum(
+            each.calls * (each.now_s - each.usual_s)
+            for each in self._known.values()
+            if each.job == job and each.is_slow
+        )
 
     def _note_member(self, kind: Kind, rows: Collectives, row: int) -> None:
         recorder = rows.recorders[rows.who[row]]
@@ -88,12 +139,24 @@ class LiveTransfers:
             known.members[recorder.global_rank] = recorder.node
 
 
-def _follow(known: _Transfer, value: float) -> None:
+def _weights(rows: Collectives, chosen: Index) -> list[float]:
+    """Return how many calls each row stands for."""
+    known = rows.weight[chosen]
+    weight: list[float] = np.where(known > 0, known, 1.0).tolist()
+    return weight
+
+
+def _follow(known: _Transfer, value: float, calls: float) -> None:
     known.ticks += 1
-    known.now_s = value if math.isnan(known.now_s) else known.now_s + SMOOTH * (value - known.now_s)
+    known.now_s = _nearer(known.now_s, value)
+    known.calls = _nearer(known.calls, calls)
     if math.isnan(known.usual_s):
         known.usual_s = value
     elif known.ticks <= LEARNED:
         known.usual_s += (value - known.usual_s) / known.ticks
-    elif known.now_s < FAST * known.usual_s:
+    elif known.is_fast:
         known.usual_s += SLOWLY * (value - known.usual_s)
+
+
+def _nearer(before: float, value: float) -> float:
+    return value if math.isnan(before) else before + SMOOTH * (value - before)
