@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         from ingero.cli.dispatch import output_lost
 
-        return output_lost(error, "ingero")
+        return output_lost(error, "ingero", answered=0, failed=1)
 
 
 def _opens_top() -> bool:

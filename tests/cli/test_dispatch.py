@@ -1,6 +1,7 @@
 """Running a command: errors become one sentence and a status."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from ingero.cli.dispatch import run, run_click
 from ingero.compiled import install_command
 from ingero.errors import Unavailable
+from ingero.storage.trace.database import TraceDb
 
 FULL = Path("/dev/full")
 
@@ -82,6 +84,36 @@ def test_a_reader_that_leaves_is_no_error(arguments: list[str], unbuffered: str)
     )
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("unbuffered", "status"), [("", 1), ("1", 3)])
+def test_a_reader_that_leaves_is_not_told_that_nobody_is_slow(
+    tmp_path: Path, unbuffered: str, status: int
+) -> None:
+    """The answer counts where it was found; where it was cut off, nothing can be told."""
+    path = tmp_path / "t.db"
+    write_slow(path)
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "ingero", "explain", "-d", str(path)],
+        stdout=writing, stderr=subprocess.DEVNULL, check=False,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    os.close(writing)
+    assert ended.returncode == status
+
+
+def write_slow(path: Path) -> None:
+    """Write a trace database in which something was slow."""
+    TraceDb(path, "n").close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, "
+            "explanation, recommendations, cuda_op, cuda_p99_us, node) "
+            "VALUES ('n:1', 1, 'HIGH', 's', 'c', '', '[]', 'cuMemAlloc', 9, 'n')"
+        )
+    connection.close()
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")

@@ -9,7 +9,7 @@ import sys
 import click
 
 from ingero.cli.command_list import COMMANDS
-from ingero.cli.exit_status import FAILED, FINE, USAGE, failed_status
+from ingero.cli.exit_status import CANNOT_TELL, FINE, USAGE, Question, failed_status
 from ingero.cli.show.safe_output import safe_output
 from ingero.cli.show.table import printable
 from ingero.cli.show.wrap import HelpFormatter
@@ -44,12 +44,14 @@ def run(args: list[str]) -> int:
 
 def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
     """Run a click command; every console script of ours does it this way."""
+    # who asked whether somebody is slow and leaves before the answer has not been told "nobody"
+    status = CANNOT_TELL if isinstance(command, Question) else FINE
     try:
         with safe_output():
             status = _run_in_context(command, args, prog_name)
         sys.stdout.flush()  # here, so that a closed pipe or a full disk is still handled
     except OSError as error:
-        return output_lost(error, prog_name)
+        return output_lost(error, prog_name, status, failed_status(command, error))
     return status
 
 
@@ -81,13 +83,13 @@ def _with_version(command: click.Command, script: str) -> click.Command:
     return shown
 
 
-def output_lost(error: OSError, prog_name: str) -> int:
+def output_lost(error: OSError, prog_name: str, answered: int, failed: int) -> int:
     """Return the exit status when standard output cannot be written; raise other errors again."""
     if isinstance(error, BrokenPipeError):  # `| head` has read enough
-        status = FINE
+        status = answered
     elif error.errno == errno.ENOSPC:
         print(f"{prog_name}: no space left on the device of the output", file=sys.stderr)
-        status = FAILED
+        status = failed
     else:
         raise error
     # Python flushes standard output once more at its end.
