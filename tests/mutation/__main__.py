@@ -3,7 +3,7 @@
     python -m tests.mutation --room health --minutes 10 --resume
 
 Prints the share of killed mutants of each room with its lower bound, and lists the survivors.
-`accepted.txt` holds survivors that are no gap, each with its reason.
+`accepted.txt` holds survivors, each with the reason why no test notices it.
 
 What was tried is kept in `.cache/mutants`, by the content of the changed file. With `--resume`,
 killed mutants are not tried again, so that a busy machine can do a room in slices; survivors are
@@ -112,7 +112,7 @@ def used_s() -> float:
 
 
 def accepted() -> dict[str, str]:
-    """Return the reason of every survivor that is no gap."""
+    """Return the reason of every survivor that has one."""
     lines = ACCEPTED.read_text(encoding="utf-8").splitlines()
     kept = (line.rpartition(" # ") for line in lines if line and not line.startswith("#"))
     return {name: reason for name, _, reason in kept}

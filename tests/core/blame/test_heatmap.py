@@ -304,4 +304,5 @@ def test_a_worker_without_steps_is_drawn_as_not_recorded_however_many_there_are(
     answer = _answer(MAX_ROWS + 6, 6)
     assert answer.heat is not None
     answer.heat.values[5] = np.nan
-    assert draw(answer, "job").height > 0
+    cells = _cells(draw(answer, "job"))
+    assert {f"rank 5, step {step}: not recorded" for step in range(100, 106)} <= cells.keys()
