@@ -12,9 +12,12 @@ RANKS, SLOW = 8, 5
 
 
 def run_paced(
-    paces: list[tuple[float, int]], slow_s: float, excess: float
+    paces: list[tuple[float, int]], slow_s: float, excess: float, span_s: float | None = None
 ) -> tuple[VerdictEngine, list[tuple[float, Verdict]]]:
-    """Run a job with `paces` of (seconds, steps per second); one rank is slow from `slow_s` on."""
+    """Run a job with `paces` of (seconds, reports per second); one rank is slow from `slow_s` on.
+
+    Reports are means of several steps where `span_s`, the length of a step, is given.
+    """
     engine, rng = VerdictEngine(), np.random.default_rng(5)
     members = np.array([engine.register(member(rank), START_S) for rank in range(RANKS)])
     found, second, step = [], 0, 0
@@ -24,7 +27,13 @@ def run_paced(
             log_own = rng.normal(0, 0.02 if per_s > 1 else 0.01, (per_s, RANKS))
             if second >= slow_s:
                 log_own[:, SLOW] += np.log1p(excess)
-            batch = make_batch(np.tile(members, per_s), np.exp(log_own).ravel() / per_s, rows)
+            own_s = np.exp(log_own).ravel() / per_s
+            spans_s = None
+            if span_s is not None:
+                own_s *= per_s * span_s / 2
+                longer = 1 + excess / 2 if second >= slow_s else 1.0
+                spans_s = span_s * longer * np.exp(rng.normal(0, 0.01, len(rows)))
+            batch = make_batch(np.tile(members, per_s), own_s, rows, span_s=spans_s)
             engine.observe(batch, START_S + second)
             found += [(second, verdict) for verdict in engine.tick(START_S + second)]
             step, second = step + per_s, second + 1
@@ -44,6 +53,18 @@ def test_a_job_whose_first_seconds_had_another_pace_is_sampled_once_a_second(
     assert blamed(found) == {SLOW}
     first = next(at for at, verdict in found if verdict.state is VerdictState.STRAGGLER)
     assert 145 < first <= 157
+
+
+@pytest.mark.parametrize("paces", [[(20, 16), (60, 8)], [(20, 8), (60, 16)]])
+def test_a_job_whose_steps_are_only_grouped_otherwise_goes_on_learning(
+    paces: list[tuple[float, int]],
+) -> None:
+    """Steps of 15.6 ms: a drift of one per mille decides about groups of four or of eight."""
+    engine, found = run_paced(paces, 50, 0.15, span_s=0.0156)
+    assert steps_per_sample(engine) == paces[-1][1]
+    assert blamed(found) == {SLOW}
+    first = next(at for at, verdict in found if verdict.state is VerdictState.STRAGGLER)
+    assert 50 < first <= 62
 
 
 def test_a_rank_that_makes_the_whole_job_slow_is_not_learned_as_normal() -> None:

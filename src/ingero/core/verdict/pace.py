@@ -2,6 +2,8 @@
 
 It is found in the first seconds and followed afterwards. The first steps of a job may be much
 slower than the others (it compiles, it fills caches) or faster (a trial run before the training).
+Agents send the means of several short steps, and of more of them where steps became a little
+shorter: then fewer reports come per second, and the job has the same pace as before.
 """
 
 import numpy as np
@@ -10,12 +12,13 @@ from numpy.typing import NDArray
 from ingero.core.robust import Column, Index
 from ingero.core.verdict.baseline import compute_cohort
 from ingero.core.verdict.members import MemberRegistry
-from ingero.core.verdict.table import HEALTHY
+from ingero.core.verdict.table import HEALTHY, CohortRows
 
 SAMPLE_S = 1.0  # steps are averaged into samples of about this length
 PACE_S = 5.0  # how long a cohort is watched before its steps per sample are chosen, and again
 FEW_FRAMES = 3  # with fewer, nothing is said about a pace
 NEAR, AWAY = 1.3, 2.0  # times as many, or as few, steps per second: another pace
+REGROUPED = 1.7  # times: groups of steps change by two; reports that come in bursts by less
 FASTER, SLOWER = 2, 4  # in a row with another pace, before it is followed; pauses seem slow
 WINDOWS = 6  # in a row with another pace, before baselines are given up for it
 # The same for a cohort that is no longer young: a phase of short steps is not a new job.
@@ -52,8 +55,16 @@ def follow_pace(registry: MemberRegistry, present: Index, now_s: float) -> None:
 
 
 def _set_pace(registry: MemberRegistry, cohort: Index, wanted: Ints, step_s: Column) -> None:
-    registry.cohorts.frames_per_sample[cohort] = wanted
-    registry.cohorts.sample_s[cohort] = step_s * wanted
+    cohorts = registry.cohorts
+    cohorts.frames_per_sample[cohort] = wanted
+    cohorts.sample_s[cohort] = step_s * wanted
+    cohorts.paced_span_s[cohort] = [_span_s(cohorts, each) for each in cohort.tolist()]
+
+
+def _span_s(cohorts: CohortRows, cohort: int) -> float:
+    """Return the length of the last steps, NaN where it is not known."""
+    known = cohorts.span_s[cohort][~np.isnan(cohorts.span_s[cohort])]
+    return float(np.median(known)) if len(known) else np.nan
 
 
 def _change_pace(
@@ -67,6 +78,13 @@ def _change_pace(
     """
     rows, cohorts = registry.rows, registry.cohorts
     before = int(cohorts.frames_per_sample[cohort])
+    longer = _span_s(cohorts, cohort) / cohorts.paced_span_s[cohort]
+    if 1 / NEAR < longer < NEAR:  # the steps are as long as they were: only their means changed
+        is_other = not before / REGROUPED < wanted < before * REGROUPED
+        if is_other and cohorts.paced_away[cohort] >= FASTER:
+            cohorts.paced_away[cohort] = 0
+            _set_pace(registry, np.array([cohort]), np.array([wanted]), np.array([step_s]))
+        return
     is_young = now_s - cohorts.first_frame_s[cohort] < YOUNG_S
     lasting = WINDOWS if is_young or wanted < before else MANY_WINDOWS
     members = np.flatnonzero(rows.cohort[: rows.size] == cohort)

@@ -155,6 +155,7 @@ class CohortRows(Rows):
     first_frame_s = floats(_UNKNOWN)
     frames_per_sample = integers()  # averaged into one sample of about a second; 0 until known
     sample_s = floats(1.0)  # seconds that one sample stands for
+    paced_span_s = floats(_UNKNOWN)  # length of a step when that was chosen
     window_frame = integers()  # `frames` when the pace was last looked at
     window_s = floats(_UNKNOWN)  # when that was
     paced_away = integers()  # windows in a row in which the job had another pace
