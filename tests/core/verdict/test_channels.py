@@ -15,6 +15,7 @@ from ingero.core.verdict.table import (
     ADVANCE,
     FAST,
     ONSETS,
+    RECENT_HISTORY,
     STRAGGLER,
     SUSPECT,
     CohortRows,
@@ -151,6 +152,22 @@ def test_of_a_long_slowdown_one_sample_in_seven_may_be_low() -> None:
     for missing, lasts in ((2, True), (3, False)):
         rows.rises[0] = 2**32 - 1 - (2**missing - 1) * 16
         assert bool(fast.is_persistent(rows, np.full(4, 1e4))[0]) == lasts
+
+
+def test_a_hiccup_after_samples_that_are_slow_by_chance_does_not_last() -> None:
+    """Both raise the channel each time; only a slow node is about as slow each time."""
+    slow = [0.040, 0.052, 0.047, 0.039, 0.050, 0.029, 0.044, 0.048]
+    by_chance = [0.018, 0.022, 0.030, 0.018, 0.022, 0.050, 0.053, 0.049]
+    for excess, lasts in ((slow, True), (by_chance, False), ([0.02] * 10 + by_chance, True)):
+        rows, cohorts = table()
+        rows.far[1:4] = 0.0
+        rows.samples[:4] = 400
+        for value in excess:
+            rows.latest[0, rows.samples[0] % RECENT_HISTORY] = value
+            feed(rows, cohorts, [value])
+        rows.state[0] = SUSPECT
+        assert fast.lasting_samples(rows, np.full(4, 1.8e7))[0] == 6
+        assert bool(fast.is_persistent(rows, np.full(4, 1.8e7))[0]) == lasts
 
 
 def steps(

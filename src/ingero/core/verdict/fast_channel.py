@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index
 from ingero.core.verdict.policy import CLIP
-from ingero.core.verdict.table import RECENT, SUSPECT, CohortRows, MemberRows
+from ingero.core.verdict.table import RECENT, RECENT_HISTORY, SUSPECT, CohortRows, MemberRows
 
 CAP = 1.6  # channels stop at this many limits, so that recovery shows soon
 MISSES = 7  # one sample in so many may be low in a slowdown that lasts
 UNEVEN_LASTING = 16  # where batches differ: chance alone lets a third of all samples rise
 MAX_LASTING = 28  # with the allowed misses, what 32 remembered samples can show
+# Of its effect, in nearly every sample of a slowdown; more scales than this are always enough.
+STEADY, STEADY_SCALES = 0.6, 6.0
 
 
 def update_fast(rows: MemberRows, cohorts: CohortRows, members: Index, residual: Column) -> None:
@@ -74,8 +76,31 @@ def is_persistent(rows: MemberRows, samples_between_alarms: Column) -> NDArray[n
     A slow node is slow with every batch, while long batches move from rank to rank.
     """
     needed = lasting_samples(rows, samples_between_alarms)
+    found = _rose(rows, needed)
+    often = _rose(rows, np.maximum(needed, UNEVEN_LASTING))
+    asked = found & ~often & (rows.state[: rows.size] == SUSPECT)
+    for index in np.flatnonzero(asked).tolist():
+        found[index] = _is_steady(rows, index, int(needed[index]))
+    return found
+
+
+def _rose(rows: MemberRows, needed: Index) -> NDArray[np.bool_]:
+    """Tell whose channel rose in so many of the last samples; one in MISSES may be low."""
     window = np.left_shift(1, needed + needed // MISSES) - 1
     return np.asarray(np.bitwise_count(rows.rises[: rows.size] & window) >= needed, bool)
+
+
+def _is_steady(rows: MemberRows, index: int, needed: int) -> bool:
+    """Tell whether the last samples are all about as slow.
+
+    A hiccup on top of a few samples that are slower by chance raises a channel as far as a slow
+    node does, but most of these samples are then far below the effect.
+    """
+    places = (rows.samples[index] - 1 - np.arange(needed + needed // MISSES)) % RECENT_HISTORY
+    excess = rows.latest[index, places] - rows.bias[index]
+    effect = float(np.median(rows.recent_excess[index]))
+    enough = min(STEADY * effect, STEADY_SCALES * float(rows.scale[index]))
+    return int((excess >= enough).sum()) >= needed
 
 
 def lasting_samples(rows: MemberRows, samples_between_alarms: Column) -> Index:
