@@ -77,29 +77,43 @@ def test_who_was_late_stays_late_however_uncertain_the_steps_are(judged: Any) ->
 @pytest.mark.parametrize(
     ("most", "part", "is_late"),
     [
-        (0.051, 1.0, True), (0.049, 1.0, False),  # 0.01 and two errors of 0.02 are 0.05
-        (0.03, 0.5, True), (0.02, 0.5, False),  # its part of a joint loss
-        (0.0051, 0.05, True), (0.0049, 0.05, False),  # a part counts as a tenth at least
+        (0.081, 1.0, True), (0.079, 1.0, False),  # 0.02 and two errors of 0.03 are 0.08
+        (0.041, 0.5, True), (0.039, 0.5, False),  # its part of a joint loss
+        (0.0081, 0.05, True), (0.0079, 0.05, False),  # a part counts as a tenth at least
     ],
 )  # fmt: skip
 def test_steps_that_rule_out_what_own_times_allow_make_it_late(
     judged: Any, most: float, part: float, is_late: bool
 ) -> None:
-    assert judged(0.01, 0.02, most=most, part=part).is_late == is_late
+    assert judged(0.02, 0.03, most=most, part=part).is_late == is_late
+
+
+@pytest.mark.parametrize(
+    ("share", "most", "is_late"),
+    [
+        (0.01, 0.061, True), (0.01, 0.059, False),  # no change was seen: one error of 0.05
+        (0.016, 0.061, False),  # one was, if not for sure: two errors
+        (0.01, 0.0299, True), (0.01, 0.0301, False),  # so little is not worth an alarm
+    ],
+)  # fmt: skip
+def test_nobody_is_named_for_at_most_a_little_where_the_steps_did_not_change(
+    judged: Any, share: float, most: float, is_late: bool
+) -> None:
+    assert judged(share, 0.05, most=most).is_late == is_late
 
 
 @pytest.mark.parametrize(
     ("slow_s", "part", "most", "upper"),
     [
-        (1.0, 0.5, 0.02, (0.01 + 1.645 * 0.02) * 0.5),  # 95 % of what the steps allow
-        (1.25, 0.5, 0.02, 0.2 * 0.5),  # the plain change of the steps
-        (1.0, 1.0, 0.045, 0.045),  # what own times allow
+        (1.0, 0.5, 0.03, (0.02 + 1.645 * 0.03) * 0.5),  # 95 % of what the steps allow
+        (1.25, 0.5, 0.03, 0.2 * 0.5),  # the plain change of the steps
+        (1.0, 1.0, 0.075, 0.075),  # what own times allow
     ],
 )
 def test_otherwise_the_largest_of_three_bounds_is_said(
     judged: Any, slow_s: float, part: float, most: float, upper: float
 ) -> None:
-    said = judged(0.01, 0.02, slow_s=slow_s, part=part, most=most)
+    said = judged(0.02, 0.03, slow_s=slow_s, part=part, most=most)
     assert (said.share, said.at_most, said.is_late) == (pytest.approx(upper), True, False)
 
 

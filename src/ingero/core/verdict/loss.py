@@ -21,6 +21,7 @@ from ingero.core.verdict.what_if import AT_MOST, job_usd, most_lost, part_of_los
 MIN_LOSS = 0.015  # of a step: a smaller change is no reason to move a rank, and listed as late
 REACTION = 4.0  # spreads: peers whose own times moved further reacted to the fault itself
 WINDOW = 60  # samples of slow steps that are compared: the latest minute
+LEAST_ALARM = 2 * MIN_LOSS  # where steps do not decide, less than this at most is listed as late
 # What was said of a member stays until the change is this many times as clear: it does not flap.
 STAY = 2.0
 HIDDEN = 0.001  # of a step: a slower GPU model makes the job wait for longer anyway
@@ -86,12 +87,21 @@ def measure_loss(
         bar = bar * STAY if was_late else MIN_LOSS / STAY
     if change.share >= bar:
         return said(share, error, False, change)
-    if was_late or change.share + 2 * change.error < max(most / max(part, 0.1), MIN_LOSS):
+    if was_late or _is_unchanged(change, most / max(part, 0.1)):
         return said(share, error, True, change)
     # What own times of all explain may be a reaction to the fault, so the plain change counts, too.
     plain = 0.0 if calm is None else 1 - math.exp(calm.log_s) / change.slow_s
     upper = max(most, (change.share + AT_MOST * change.error) * part, plain * part)
     return said(min(upper, 1.0), None, False, change)
+
+
+def _is_unchanged(change: Change, most: float) -> bool:
+    """Tell whether the steps hardly changed, where own times say that they may have by `most`.
+
+    A change that was not seen at all counts for more than one that is too small to be certain.
+    """
+    errors = 1.0 if change.share < MIN_LOSS else 2.0
+    return most < LEAST_ALARM or change.share + errors * change.error < max(most, MIN_LOSS)
 
 
 def change_of_step(registry: MemberRegistry, index: int, calm: CalmSteps) -> Change | None:
