@@ -179,7 +179,7 @@ def behind(
     registry = world()
     rows, cohorts = registry.rows, registry.cohorts
     rows.samples[:8], rows.scale[:8], rows.baseline_log_own[:8] = samples, scale, 0.0
-    rows.latest[:8] = 0.0
+    rows.latest[:8], rows.baseline_samples[:8] = 0.0, 240
     places = (samples - 1 - np.arange(length)) % 60
     for index, value in enumerate(excess):
         rows.latest[index, places] = value
@@ -201,7 +201,7 @@ def test_the_member_whose_own_time_grew_with_the_steps_is_behind_them() -> None:
 
 @pytest.mark.parametrize(("length", "who"), [(4, None), (5, 0)])
 def test_five_slow_samples_are_needed(length: int, who: int | None) -> None:
-    """Five at 2.5 scales are 5.6 standard errors."""
+    """Five at 2.5 scales are 5.5 standard errors."""
     assert found(behind(0.03, length=length), length) == who
 
 
@@ -260,6 +260,14 @@ def test_samples_that_resemble_each_other_prove_less(correlation: float, who: in
     registry = behind(0.03, length=20)
     registry.rows.correlation[:8] = correlation
     assert found(registry, 20) == who
+
+
+@pytest.mark.parametrize(("learned", "who"), [(30, None), (240, 0)])
+def test_a_short_baseline_proves_less(learned: int, who: int | None) -> None:
+    """Seven samples are 4.6 errors from a baseline of 30 samples, and 5.3 from one of 240."""
+    registry = behind(0.03, length=7)
+    registry.rows.baseline_samples[:8], registry.rows.correlation[:8] = learned, 0.2
+    assert found(registry, 7) == who
 
 
 @pytest.mark.parametrize(("cusum", "who"), [(8.0, []), (8.1, [0])])

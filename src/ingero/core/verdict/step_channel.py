@@ -13,7 +13,13 @@ from ingero.core.verdict.fast_channel import CAP
 from ingero.core.verdict.job_steps import MIN_CALM, find_calm
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import CLIP, VerdictPolicy, inflation_of
-from ingero.core.verdict.table import RECENT, RECENT_HISTORY, STEP_SAMPLES, CohortRows
+from ingero.core.verdict.table import (
+    RECENT,
+    RECENT_HISTORY,
+    STEP_SAMPLES,
+    CohortRows,
+    MemberRows,
+)
 
 STEP_K, STEP_LIMIT = 1.0, 8.0
 STEP_FLOOR = 0.003  # of a step: no sample of steps is steadier
@@ -119,6 +125,17 @@ def find_behind(registry: MemberRegistry, judged: Mask, policy: VerdictPolicy) -
     return found
 
 
+def _standard_error(rows: MemberRows, members: Index, length: int) -> float:
+    """Return the standard error of the mean excess of so many samples, in scales.
+
+    A short baseline is uncertain, too, and makes neighbours seem less alike than they are.
+    """
+    learned = max(int(rows.baseline_samples[members].min()), 1)
+    raw = float(np.median(rows.correlation[members]))
+    related = float(np.clip(raw + (1 + 3 * raw) / learned, 0.0, 0.9))
+    return inflation_of(related) * float(np.sqrt(1 / length + 1 / learned))
+
+
 def _behind(
     registry: MemberRegistry, members: Index, length: int, lead: int, policy: VerdictPolicy
 ) -> int | None:
@@ -134,8 +151,7 @@ def _behind(
     places = (rows.samples[members][:, None] - 1 - np.arange(length)) % RECENT_HISTORY
     excess = rows.latest[members[:, None], places] - rows.bias[members][:, None]
     z = np.nan_to_num(excess / rows.scale[members][:, None])
-    related = float(np.clip(np.median(rows.correlation[members]), 0.0, 0.9))
-    errors = np.sqrt(length) / inflation_of(related)
+    errors = 1 / _standard_error(rows, members, length)
     certain = np.clip(z, -MODEST, MODEST).mean(axis=1) * errors
     strong = np.clip(z, -CLIP, CLIP).mean(axis=1) * errors
     best = int(strong.argmax())
