@@ -171,14 +171,19 @@ def test_a_hiccup_after_samples_that_are_slow_by_chance_does_not_last() -> None:
 
 
 def steps(
-    rows: MemberRows, cohorts: CohortRows, excess: Sequence[Sequence[float]], first: int = 100
+    rows: MemberRows,
+    cohorts: CohortRows,
+    excess: Sequence[Sequence[float]],
+    first: int = 100,
+    span_s: float = np.nan,
 ) -> None:
     """Feed steps of all members."""
     members = np.arange(rows.size)
     for number, row in enumerate(excess, first):
         stall.update_stalls(
-            rows, cohorts, members, np.array(row), np.full(len(row), number, np.int64)
-        )
+            rows, cohorts, members, np.array(row), np.full(len(row), number, np.int64),
+            np.full(len(row), span_s),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(("excess", "count"), [(0.079, 0), (0.081, 1)])
@@ -186,6 +191,26 @@ def test_a_stall_adds_at_least_eight_percent(excess: float, count: int) -> None:
     rows, cohorts = table()
     steps(rows, cohorts, [[excess, 0, 0, 0]])
     assert rows.onset_count[0] == count
+
+
+@pytest.mark.parametrize(
+    ("span_s", "noise", "count"),
+    [
+        (2.0, 0.01, 1), (1.16, 0.01, 1), (1.14, 0.01, 0), (np.nan, 0.01, 0),
+        (1.31, 0.05, 1), (1.29, 0.05, 0),  # steps vary by 5 %, and one of four by 10 %
+        (2.0, np.nan, 0),  # how much steps vary is not known yet
+    ],
+)  # fmt: skip
+def test_less_shows_who_stalls_where_the_step_of_the_job_is_too_long(
+    span_s: float, noise: float, count: int
+) -> None:
+    """Own times of single steps vary by 10 %; 35 % are three and a half scales, 25 % are not."""
+    for excess in (0.35, 0.25):
+        rows, cohorts = table()
+        rows.scale[:4], cohorts.frames_per_sample[1] = 0.05, 4
+        cohorts.step_base[1], cohorts.step_noise[1] = 0.0, noise
+        steps(rows, cohorts, [[excess, 0, 0, 0]], span_s=span_s)
+        assert rows.onset_count[0] == (count if excess > 0.3 else 0)
 
 
 def test_a_stall_stands_out_from_the_noise_of_a_single_step() -> None:

@@ -8,6 +8,9 @@ from ingero.core.verdict.fast_channel import CAP
 from ingero.core.verdict.table import ONSETS, CohortRows, MemberRows
 
 STALL_SCALES = 5.0
+# The same in a step that is too long for the whole job: somebody stalls, so less shows who. A step
+# is too long by this share, and by so many standard deviations of steps.
+SHOWN_SCALES, LONG_STEP, LONG_NOISE = 3.0, 0.15, 3.0
 STALL_MIN = 0.08  # a stall adds at least this share to a step
 # A stall ends below this share of its limit. A member that is slow for good, near the limit, then
 # counts as one long stall, not as many.
@@ -27,14 +30,19 @@ TINY = 1e-9
 
 
 def update_stalls(
-    rows: MemberRows, cohorts: CohortRows, members: Index, residual: Column, step: NDArray[np.int64]
+    rows: MemberRows,
+    cohorts: CohortRows,
+    members: Index,
+    residual: Column,
+    step: NDArray[np.int64],
+    span_s: Column,
 ) -> None:
     """Add one step of each of these members. Only the onset of a stall counts.
 
     Stalls count for less where the peers stall as often.
     """
     excess = residual - rows.bias[members]
-    onset = _follow_stalls(rows, cohorts, members, excess)
+    onset = _follow_stalls(rows, members, excess, _stall_limit(rows, cohorts, members, span_s))
     rows.stall_steps[members] += 1
     rate = np.clip(
         2 * _typical_stalls(rows, members) / rows.stall_steps[members], STALL_RATE, STALL_RATE_MAX
@@ -54,12 +62,20 @@ def update_stalls(
     )
 
 
+def _stall_limit(rows: MemberRows, cohorts: CohortRows, members: Index, span_s: Column) -> Column:
+    """Return the excess of own time that makes a step a stall of its member."""
+    cohort = rows.cohort[members]
+    wider = np.sqrt(np.maximum(cohorts.frames_per_sample[cohort], 1))  # one step than a sample
+    longer = np.maximum(LONG_STEP, LONG_NOISE * cohorts.step_noise[cohort] * wider)
+    is_long = span_s > np.exp(cohorts.step_base[cohort]) * (1 + longer)  # not where it is unknown
+    scales = np.where(is_long, SHOWN_SCALES, STALL_SCALES)
+    return np.asarray(np.maximum(scales * rows.scale[members] * wider, STALL_MIN), np.float64)
+
+
 def _follow_stalls(
-    rows: MemberRows, cohorts: CohortRows, members: Index, excess: Column
+    rows: MemberRows, members: Index, excess: Column, limit: Column
 ) -> NDArray[np.bool_]:
     """Update which members are in a stall, and return for which of them it begins now."""
-    frames = np.maximum(cohorts.frames_per_sample[rows.cohort[members]], 1)
-    limit = np.maximum(STALL_SCALES * rows.scale[members] * np.sqrt(frames), STALL_MIN)
     stalled = rows.is_stalled[members]
     onset = (excess > limit) & ~stalled
     rows.is_stalled[members] = np.where(stalled, excess > STALL_OVER * limit, onset)
