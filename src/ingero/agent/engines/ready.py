@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ingero.agent.engines.ports import addresses_of_port
-from ingero.agent.engines.scrape import get_page
+from ingero.agent.engines.scrape import HEALTH, get_page
 from ingero.core.inference.heartbeat import counts_steps, requests_of, without_step
-from ingero.core.inference.metric_table import TABLES
+from ingero.core.inference.metric_table import PATHS
 from ingero.core.inference.page import EnginePage, read_page
 
 PAUSE_S: Final = 0.25
-HEALTH: Final = "/health"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def _find_page(port: int) -> tuple[str, str, EnginePage] | str:
         return f"nothing listens on port {port}"
     answered = False
     for address in addresses:
-        for path in dict.fromkeys(path for table in TABLES.values() for path in table.paths):
+        for path in PATHS:
             reply = get_page(address, port, path)
             answered = answered or reply is not None
             page = read_page(reply.body) if reply is not None and reply.status == 200 else None

@@ -15,6 +15,7 @@ from typing import Final
 
 from ingero.agent.engines.ports import network_of
 
+HEALTH: Final = "/health"  # where a server says that it is well
 TIMEOUT_S: Final = 2.0
 MAX_PAGE_BYTES: Final = 4 << 20  # engines write 50 KB
 _CLONE_NEWNET: Final = 0x40000000

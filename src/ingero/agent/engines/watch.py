@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 from ingero.agent.engines.engine import Engine, EnginePlace
 from ingero.agent.engines.find import Candidate, upwards
 from ingero.agent.engines.ports import Listening
-from ingero.agent.engines.scrape import get_page
+from ingero.agent.engines.scrape import HEALTH, get_page
 from ingero.agent.engines.shares import Shares, crowd, pause_s
 from ingero.agent.engines.sight import EngineSight, OwnEngineSight
 from ingero.agent.engines.steps import ProbedSteps
@@ -29,7 +29,7 @@ from ingero.contract.otlp.values import MetricsRequest, ResourceMetrics
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
 from ingero.core.inference.heartbeat import STALL_AFTER_S
-from ingero.core.inference.metric_table import TABLES
+from ingero.core.inference.metric_table import PATHS
 from ingero.core.inference.page import EnginePage, read_page
 from ingero.transport.otlp.client import PushReply
 
@@ -45,7 +45,6 @@ GONE_S: Final = 60.0  # without an answer, a living process is no longer taken f
 THREADS: Final = 16  # pages that are read at the same time
 TRY_S: Final = 4.0  # for all ports of a process that may be an engine
 ENGINES_PER_REQUEST: Final = 16
-HEALTH: Final = "/health"
 DENIED: Final = "its ports cannot be read; run the agent as root or as the user of the engine"
 T = TypeVar("T")
 
@@ -289,7 +288,7 @@ class EngineWatch:
 
 def find_page(candidate: Candidate, at: Listening) -> tuple[str, EnginePage] | None:
     """Return the first page of a port that is an engine's, and its path."""
-    for path in dict.fromkeys(path for table in TABLES.values() for path in table.paths):
+    for path in PATHS:
         reply = get_page(at.address, at.port, path, pid=candidate.pid)
         if reply is None:
             return None

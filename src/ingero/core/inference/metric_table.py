@@ -255,3 +255,4 @@ TABLES: Final[Mapping[EngineKind, EngineTable]] = {
     EngineKind.TRITON: _TRITON,
     EngineKind.TGI: _TGI,
 }
+PATHS: Final = tuple(dict.fromkeys(path for table in TABLES.values() for path in table.paths))
