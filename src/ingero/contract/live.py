@@ -132,7 +132,7 @@ class LiveRank(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `own_ms` is the median of its last own times per step, `excess` how much that is above its
     baseline and its peers, `lateness_ms` how late it arrives at collectives, and `awaited` the
-    share of a step that the job waits for it alone.
+    share of a step that the job waits for it alone at one collective.
     """
 
     rank: int | None

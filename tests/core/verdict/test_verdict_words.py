@@ -126,7 +126,8 @@ def test_what_the_job_waits_for_one_member_alone_is_evidence() -> None:
     registry = world()
     registry.rows.channel[0], registry.rows.advance_recent[0] = ADVANCE, 0.07
     verdict = describe_member(registry, 0, POLICY)
-    assert verdict.evidence.startswith("the job waits 7.0% of each step for it alone, own time")
+    said = "at one collective the job waits 7.0% of each step for it alone, own time"
+    assert verdict.evidence.startswith(said)
     assert verdict.loss == pytest.approx(0.0952)  # the waits of a step add up
     registry.rows.hidden[0] = 0.1  # not where peers compute meanwhile
     assert describe_member(registry, 0, POLICY).loss == 0.07

@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from tests.support.browser import chromium, tab
 from tests.support.echo_samples import metrics_body
 from tests.support.echo_service import TOKEN, RunningEcho
+from tests.support.waiting import until
 
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
@@ -94,7 +95,7 @@ def test_a_question_is_asked_in_a_browser(echo: RunningEcho, tmp_path: Path) -> 
                 page.goto(echo.url("/"))
                 page.get_by_label("token").fill(TOKEN)
                 page.keyboard.press("Enter")
-                page.get_by_role("link", name="run analysis").first.click()
+                page.get_by_role("link", name="Run one read-only SELECT").click()
                 said.clear()  # the 401 that led to the token field
                 page.locator("textarea").fill(SQL)
                 page.get_by_role("button", name="Ask").click()
@@ -111,6 +112,24 @@ def test_a_question_is_asked_in_a_browser(echo: RunningEcho, tmp_path: Path) -> 
                 download.value.save_as(tmp_path / "rows.csv")
                 assert (tmp_path / "rows.csv").read_text().startswith("node_id,points\n")
                 assert said == []
+
+
+def test_who_sees_several_clusters_chooses_one(echo: RunningEcho) -> None:
+    suspect = Verdict(episode="e0", state=VerdictState.SUSPECT, node="n3", since=time.time())
+    body = encode_protobuf(encode_verdict_logs([("c2", suspect)], time.time_ns()))
+    assert echo.send(body, "logs").status == 200
+    asked = "/ask/summary?format=json"
+    until(lambda: echo.get(asked).status == 400, "the second cluster is not known")
+    refused = echo.get(asked).json["error"]
+    assert (refused["code"], refused["choices"]) == ("cluster_required", ["c1", "c2"])
+    with chromium() as browser, tab(browser) as (page, _):
+        page.goto(echo.url("/ask/summary"))
+        page.get_by_label("token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="c2", exact=True).click()
+        expect(page.get_by_role("region", name="Answer")).to_contain_text("c2")
+        expect(page.get_by_label("cluster id")).to_have_value("c2")
+        assert page.url.endswith("?cluster_id=c2")
 
 
 def test_the_first_screen_is_the_history_of_episodes(echo: RunningEcho) -> None:

@@ -1,5 +1,6 @@
 """Fleet's page in a real Chromium."""
 
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from tests.support.browser import chromium, tab
 from tests.support.page_fleet import CLUSTER, JOB, PageFleet
@@ -67,7 +69,7 @@ def test_every_screen_is_accessible_and_quiet(
 ) -> None:
     screens = {
         "/": "Rank 11 on gpu-00011 is slow",
-        f"/job/{JOB}": f"Rank 11 is slow in job {JOB}",
+        f"/job/{JOB}": f"Rank 11 on gpu-00011 is slow in job {JOB}",
         f"/node/{job.names[11]}?cluster_id={CLUSTER}": "gpu-00011 is slow",
         f"/episode/{episode_of(job)}": "Rank 11 on gpu-00011 is slow",
         "/agents": "48 agents, none is silent",
@@ -87,7 +89,27 @@ def test_forced_colours_and_a_narrow_window_hide_nothing(browser: Browser, job: 
         page.goto(job.url)
         expect(page.locator("h1")).to_contain_text("Rank 11 on gpu-00011 is slow")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.goto(f"{job.url}/job/{JOB}")
+        slow = page.locator(".cell.straggler")
+        expect(slow).to_contain_text("11")
+        cell = Image.open(io.BytesIO(slow.screenshot())).convert("L")
+        middle = cell.width // 2
+        low, high = cell.crop((middle - 5, 6, middle + 5, 16)).getextrema()
+        assert high - low > 100, "the number of the slow rank cannot be read"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert said == []
+
+
+def test_agents_say_who_is_slow_and_in_which_job(browser: Browser, job: PageFleet) -> None:
+    """The agent of the slow node has not noticed it, and pushes no job."""
+    with tab(browser) as (page, _):
+        page.goto(f"{job.url}/agents?filter=gpu-00011")
+        row = page.locator("tbody tr")
+        expect(row).to_have_count(1)
+        expect(row.locator(".badge")).to_have_text("slow")
+        expect(row.get_by_role("link", name=JOB)).to_be_visible()
+        page.goto(f"{job.url}/node/gpu-00011?cluster_id={CLUSTER}")
+        expect(page.locator(".facts .badge")).to_have_text("slow")
 
 
 def test_a_job_shows_its_ranks_steps_and_the_slow_one(browser: Browser, job: PageFleet) -> None:
@@ -106,7 +128,7 @@ def test_a_node_is_shown_beside_its_median_peer(browser: Browser, job: PageFleet
         page.goto(f"{job.url}/node/{job.names[11]}")
         first = page.locator("h2:has-text('median peer') + div tbody tr").first
         expect(first).to_contain_text("own time per step")
-        expect(first).to_contain_text("spreads")
+        expect(first.locator(".bigger")).to_have_text(re.compile(r"^\+\d+%$"))
 
 
 def test_an_episode_says_why_nobody_else_was_blamed_and_is_saved(

@@ -95,7 +95,7 @@ def _slow_text(verdict: Verdict, others: int) -> str:
     if verdict.cause:
         parts.append(verdict.cause)
     elif verdict.cause_class is not CauseClass.UNKNOWN:
-        parts.append(f"the cause is of class {verdict.cause_class}")
+        parts[0] += f" ({verdict.cause_class})"
     return f"{_capital('; '.join(parts))}.{_more(others)}"
 
 

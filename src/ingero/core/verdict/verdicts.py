@@ -296,7 +296,7 @@ def _evidence(rows: MemberRows, index: int, size: str, reference: str, period: i
     if channel == ADVANCE:
         waits = float(advance_effect(rows, np.array([index]))[0])
         return (
-            f"the job waits {waits:.1%} of each step for it alone, "
+            f"at one collective the job waits {waits:.1%} of each step for it alone, "
             f"own time {size} against {reference}"
         )
     ratio = float(rows.cusum[index] / rows.limit[index])

@@ -127,10 +127,9 @@ class Asker:
             raise ToolRefused(
                 "no_data", f"nothing arrived in the window {window}; try a longer one", status=404
             )
-        listed = ", ".join(names[:MAX_CLUSTERS_NAMED]) + (
-            ", …" if len(names) > MAX_CLUSTERS_NAMED else ""
-        )
-        raise ToolRefused("cluster_required", f"choose a cluster_id: {listed}")
+        some = tuple(names[:MAX_CLUSTERS_NAMED])
+        listed = ", ".join(some) + (", …" if len(names) > len(some) else "")
+        raise ToolRefused("cluster_required", f"choose a cluster_id: {listed}", choices=some)
 
     def _note(self, cluster: str) -> None:
         if cluster not in self.entry.clusters:

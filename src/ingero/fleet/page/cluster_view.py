@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,11 +23,11 @@ from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.live.headline import ClusterFacts, make_headline
 from ingero.fleet.episodes.book import EpisodeBook
+from ingero.fleet.page.census import Census
 from ingero.fleet.processor import Cluster
 from ingero.fleet.verdicts import VerdictService
 
 MAX_SLOW_NODES: Final = 100  # that a headline counts
-COUNT_EVERY: Final = 30  # times that ranks per node and job are asked for
 SILENT: Final = "silent"
 Columns = tuple[Any, ...]
 
@@ -45,12 +45,6 @@ class Moment:
         return self.unix_s - self.monotonic_s
 
 
-@dataclass(slots=True)
-class _Census:
-    ranks: int = 0
-    nodes: set[str] = field(default_factory=set)
-
-
 class ClusterView:
     """Encodes one cluster; `delta` compares with the last call, and `snapshot` with nothing."""
 
@@ -63,24 +57,22 @@ class ClusterView:
         self._rows: dict[str, int] = {}
         self._sent: dict[str, object] = {}  # the last value of each part that is sent whole
         self._episode_ids: set[str] = set()
-        self._counts: tuple[Counter[str], dict[str, _Census]] = (Counter(), {})
-        self._counted, self._count_again = -1, 0
+        self._census = Census()
         self._at_s = -math.inf
         self._sent_ns, self._offset_s = np.zeros(0, np.uint64), np.zeros(0)
 
     def snapshot(self, now: Moment) -> bytes:
         """Encode everything; this changes nothing about the next delta."""
         roster = self.cluster.roster
-        names = sorted(roster.rows)
-        ranks = self._census()[0]
+        parts = self._parts(now)
         message = LiveSnapshot(
             cluster_id=self.cluster.name,
             at=now.unix_s,
-            nodes=[self._node(name, roster.rows[name], ranks, now) for name in names],
+            nodes=[self._node(name, row, now) for name, row in sorted(roster.rows.items())],
             episodes=self._episodes.live_since(
                 self._episodes.live_ids(self.cluster.name, now.unix_s), -math.inf
             ),
-            **self._parts(now),
+            **parts,
         )
         return encode_message(message) + b"\n"
 
@@ -129,12 +121,11 @@ class ClusterView:
             changed = np.zeros(len(is_silent), bool)
             for old, new in zip(before, columns, strict=True):
                 changed |= (old != new) & ~(np.isnan(old) & np.isnan(new))
-        ranks = self._census()[0]
         found = []
         for row in np.flatnonzero(changed).tolist():
             report = roster.reports[row]
             if report is not None and roster.rows.get(report.node) == row:
-                found.append(self._node(report.node, row, ranks, now))
+                found.append(self._node(report.node, row, now))
         return found
 
     def _follow_clocks(self, now: Moment) -> None:
@@ -153,7 +144,7 @@ class ClusterView:
         self._offset_s[fresh] = np.where(sent_s > 0, offset_s, np.nan)
         self._sent_ns = roster.sent_ns.copy()
 
-    def _node(self, name: str, row: int, ranks: Counter[str], now: Moment) -> LiveNode:
+    def _node(self, name: str, row: int, now: Moment) -> LiveNode:
         roster = self.cluster.roster
         report, state = roster.reports[row], int(roster.state[row])
         assert report is not None
@@ -167,8 +158,8 @@ class ClusterView:
             SILENT if is_silent else "" if state < 0 else STATES[state],
             not math.isnan(roster.straggling_s[row]),
             seen,
-            ranks.get(name, 0),
-            report.job,
+            self._census.ranks[name],
+            report.job or self._census.job_of.get(name),
             report.gpu_model,
             report.mode,
             report.version,
@@ -244,36 +235,20 @@ class ClusterView:
             return f"what is normal for {ranks.learning} ranks is still being learned"
         return "there is nothing to compare yet"
 
-    def _census(self) -> tuple[Counter[str], dict[str, _Census]]:
-        """Count the ranks of each node, and ranks and nodes of each job; not every second."""
-        found = self._verdicts.clusters.get(self.cluster.name)
-        members = found.members if found else {}
-        if len(members) != self._counted or self._count_again <= 0:
-            ranks, jobs = Counter[str](), dict[str, _Census]()
-            for node, job, rank in members:
-                ranks[node] += rank is not None
-                if job is not None:
-                    census = jobs.setdefault(job, _Census())
-                    census.ranks += 1
-                    census.nodes.add(node)
-            self._counts, self._counted = (ranks, jobs), len(members)
-            self._count_again = COUNT_EVERY
-        self._count_again -= 1
-        return self._counts
-
     def _jobs(self, verdicts: list[Verdict]) -> list[LiveJob]:
         found = self._verdicts.clusters.get(self.cluster.name)
+        self._census.follow(found.members if found else {})
         slow = Counter(v.job for v in verdicts if v.state is VerdictState.STRAGGLER)
         worlds = {} if found is None else found.jobs
         return [
             LiveJob(
                 job_id=job,
-                ranks=census.ranks,
-                nodes=len(census.nodes),
+                ranks=count.ranks,
+                nodes=len(count.nodes),
                 world_size=(worlds[job].world_size or None) if job in worlds else None,
                 slow=slow[job],
             )
-            for job, census in sorted(self._census()[1].items())
+            for job, count in sorted(self._census.jobs.items())
         ]
 
 

@@ -33,8 +33,10 @@ def refusal(error: ToolRefused, identifier: str) -> Response:
     headers = {REQUEST_ID_HEADER: identifier}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
-    body = {"error": {"code": error.code, "message": str(error), "request_id": identifier}}
-    return json_response(body, error.status, headers)
+    why: dict[str, Any] = {"code": error.code, "message": str(error), "request_id": identifier}
+    if error.choices:
+        why["choices"] = error.choices
+    return json_response({"error": why}, error.status, headers)
 
 
 async def read_question(request: Request) -> dict[str, Any]:
@@ -117,7 +119,10 @@ _REFUSAL_SCHEMA = {
         "error": {
             "type": "object",
             "required": ["code", "message", "request_id"],
-            "properties": {name: {"type": "string"} for name in ("code", "message", "request_id")},
+            "properties": {
+                **{name: {"type": "string"} for name in ("code", "message", "request_id")},
+                "choices": {"type": "array", "items": {"type": "string"}},
+            },
         }
     },
 }

@@ -16,12 +16,21 @@ Context = TypeVar("Context")
 
 
 class ToolRefused(IngeroError):
-    """A question that cannot be answered: `code` for programs, a message, an HTTP `status`."""
+    """A question that cannot be answered: `code` for programs, a message, an HTTP `status`.
+
+    `choices` are values of which the question must name one.
+    """
 
     def __init__(
-        self, code: str, message: str, status: int = 400, retry_after_s: int | None = None
+        self,
+        code: str,
+        message: str,
+        status: int = 400,
+        retry_after_s: int | None = None,
+        choices: tuple[str, ...] = (),
     ) -> None:
         super().__init__(message)
+        self.choices = choices
         self.code = code
         self.status = status
         self.retry_after_s = retry_after_s

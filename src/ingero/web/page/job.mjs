@@ -1,50 +1,118 @@
 // One job: its ranks by role or by node, the last 300 steps, and who waits for whom.
-import { Badge, Facts, Timeline, Verdicts, html, link, number, percent, useFocusTitle } from "./parts.mjs";
+import { Facts, Sentence, html, useTitle } from "./parts.mjs";
+import { change, link, number, percent } from "./format.mjs";
+import { Timeline, Verdicts } from "./verdicts.mjs";
 import { RANK } from "./live.mjs";
-import { StepStrip } from "./draw.mjs";
+import { StepStrip } from "./strip.mjs";
 
 const AXIS = /(pp|dp|tp)[-_=: ]?(\d+)/gi;
-const signed = (share) => { const whole = Math.round(100 * share); return whole ? (whole > 0 ? "+" : "−") + Math.abs(whole) + "%" : "0%"; };
+const NOTICEABLE = 0.02, AWAITED = 0.005;  // shares of own time, and of a step
+const MOST_NAMED = 3, MOST_BARS = 8;
 const name = (rank) => rank[RANK.rank] == null ? rank[RANK.node] : "rank " + rank[RANK.rank];
+const whole = (rank) =>
+  rank[RANK.rank] == null ? name(rank) : `${name(rank)} on ${rank[RANK.node]}`;
 
-// Rows of the grid: by pipeline stage and data-parallel group where roles say them, then by role, else by node.
-export function layOut(ranks) {
-  const places = ranks.map((rank) => Object.fromEntries([...rank[RANK.role].matchAll(AXIS)].map((found) => [found[1].toLowerCase(), Number(found[2])])));
-  const byRole = ranks.some((rank) => rank[RANK.role]);
-  const key = (rank, i) => places[i].pp != null || places[i].dp != null
-    ? ["pp", "dp"].filter((axis) => places[i][axis] != null).map((axis) => `${axis} ${places[i][axis]}`).join(", ")
-    : byRole ? rank[RANK.role] || "no role" : rank[RANK.node];
-  const rows = new Map();
-  ranks.forEach((rank, i) => { const at = key(rank, i); rows.has(at) || rows.set(at, []); rows.get(at).push([places[i].tp ?? rank[RANK.rank] ?? 0, rank]); });
-  const isThin = !byRole && rows.size === ranks.length;  // one rank per node: one row for all
-  if (isThin) return [["all", ranks]];
-  return [...rows].map(([title, cells]) => [title, cells.sort((a, b) => a[0] - b[0]).map(([, rank]) => rank)]);
+// The place of a rank in the job, such as { pp: 0, dp: 3, tp: 1 }, where its role says it.
+const placeOf = (rank) => Object.fromEntries(
+  [...rank[RANK.role].matchAll(AXIS)].map(([, axis, at]) => [axis.toLowerCase(), Number(at)]));
+
+// Rows of the grid: by pipeline stage and data-parallel group where roles say them, then by role,
+// else by node. Within a row, ranks are in the order of their place in a tensor-parallel group.
+function layOut(ranks) {
+  const byRole = ranks.some((rank) => rank[RANK.role]), rows = new Map();
+  for (const rank of ranks) {
+    const place = placeOf(rank), axes = ["pp", "dp"].filter((axis) => place[axis] != null);
+    const title = axes.length ? axes.map((axis) => `${axis} ${place[axis]}`).join(", ")
+      : byRole ? rank[RANK.role] || "no role" : rank[RANK.node];
+    if (!rows.has(title)) rows.set(title, []);
+    rows.get(title).push([place.tp ?? rank[RANK.rank] ?? 0, rank]);
+  }
+  if (!byRole && rows.size === ranks.length) return [["all", ranks]];  // one rank per node
+  const inOrder = (cells) => cells.sort((a, b) => a[0] - b[0]).map(([, rank]) => rank);
+  return [...rows].map(([title, cells]) => [title, inOrder(cells)]);
+}
+
+function sentence(id, ranks, slow) {
+  if (!ranks.length) return `Fleet has no measurements of job ${id}.`;
+  if (!slow.length) return `Nobody is slow in job ${id}.`;
+  const named = slow.slice(0, MOST_NAMED).map(whole).join(", ").replace(/^rank/, "Rank");
+  const more = slow.length > MOST_NAMED ? ` and ${slow.length - MOST_NAMED} more` : "";
+  return `${named}${more} ${slow.length > 1 ? "are" : "is"} slow in job ${id}.`;
 }
 
 export function Job({ live, view, id }) {
-  useFocusTitle("Job " + id);
+  useTitle("Job " + id);
   const verdicts = view.verdicts.filter((v) => v.job === id && v.state !== "resolved");
-  const job = view.jobs.find((each) => each.job_id === id), ranks = live.ranks?.job_id === id ? live.ranks.ranks : [];
+  const job = view.jobs.find((each) => each.job_id === id);
+  const ranks = live.ranks?.job_id === id ? live.ranks.ranks : [];
   const slow = ranks.filter((rank) => rank[RANK.state] === "straggler");
-  const awaited = ranks.filter((rank) => rank[RANK.awaited] > 0.005).sort((a, b) => b[RANK.awaited] - a[RANK.awaited]).slice(0, 8);
-  const late = ranks.filter((rank) => rank[RANK.late] > 0).sort((a, b) => b[RANK.late] - a[RANK.late]).slice(0, 8);
-  const sentence = slow.length ? `${slow.map(name).map((each, i) => i ? each : each.replace(/^rank/, "Rank")).slice(0, 3).join(", ")} ${slow.length > 1 ? "are" : "is"} slow in job ${id}` : ranks.length ? `Nobody is slow in job ${id}` : `Fleet has no measurements of job ${id}`;
-  return html`<div role="status" class=${"headline " + (slow.length ? "slow" : ranks.length ? "calm" : "not_sure")}><h1>${sentence}.</h1></div>
-    ${job && html`<${Facts} items=${[["ranks", job.ranks + (job.world_size && job.world_size !== job.ranks ? " of " + job.world_size : "")], ["nodes", job.nodes], ["learning", ranks.filter((rank) => rank[RANK.state] === "learning").length]]} />`}
-    ${verdicts.length ? html`<${Verdicts} view=${view} verdicts=${verdicts} />` : ""}
-    ${ranks.length ? html`<h2>Ranks</h2><${Grid} ranks=${ranks} view=${view} />` : ""}
-    ${live.steps && ranks.length ? html`<h2>The last steps</h2><${StepStrip} steps=${live.steps} names=${live.steps.ranks.map((rank) => "rank " + rank)} />` : ""}
-    ${ranks.length ? html`<h2>Who waits for whom</h2>${awaited.length
-      ? html`<p>The other ranks of the job wait for these, so long in each step and above what is usual:</p><ul class="bars">${awaited.map((rank) => html`<li key=${name(rank)}><span>${name(rank)} on ${rank[RANK.node]}</span><span class="track" aria-hidden="true"><span style=${{ width: Math.min(100, 100 * rank[RANK.awaited]) + "%" }}></span></span><span>${percent(rank[RANK.awaited])}</span></li>`)}</ul>`
-      : late.length ? html`<p>How late these ranks arrive at collectives, on average:</p><ul class="bars">${late.map((rank) => html`<li key=${name(rank)}><span>${name(rank)} on ${rank[RANK.node]}</span><span class="track" aria-hidden="true"><span style=${{ width: (100 * rank[RANK.late]) / late[0][RANK.late] + "%" }}></span></span><span>${number(rank[RANK.late], 1)} ms</span></li>`)}</ul>`
-      : html`<p class="dim">No waiting was measured: agents send whole steps of collectives where the NCCL plugin or probes are loaded.</p>`}` : ""}
+  const kind = slow.length ? "slow" : ranks.length ? "calm" : "not_sure";
+  const episodes = [...view.episodes.values()].filter((each) => each.verdict.job === id);
+  return html`<${Sentence} kind=${kind} text=${sentence(id, ranks, slow)} />
+    ${job && html`<${JobFacts} job=${job} ranks=${ranks} />`}
+    ${verdicts.length > 0 && html`<${Verdicts} view=${view} verdicts=${verdicts} />`}
+    ${ranks.length > 0 && html`<h2>Ranks</h2><${Grid} ranks=${ranks} view=${view} />
+      ${live.steps && html`<h2>The last steps</h2><${StepStrip} steps=${live.steps} />`}
+      <h2>Who waits for whom</h2><${Waits} ranks=${ranks} />`}
     <h2>Episodes of the last 24 hours</h2>
-    <${Timeline} view=${view} episodes=${[...view.episodes.values()].filter((each) => each.verdict.job === id)} />`;
+    <${Timeline} view=${view} episodes=${episodes} />`;
 }
 
+function JobFacts({ job, ranks }) {
+  const isPart = job.world_size && job.world_size !== job.ranks;
+  const learning = ranks.filter((rank) => rank[RANK.state] === "learning").length;
+  return html`<${Facts} items=${[
+    ["ranks", job.ranks + (isPart ? " of " + job.world_size : "")],
+    ["nodes", job.nodes],
+    ["still learning", learning],
+  ]} />`;
+}
+
+// The longest wait of a step where it is measured, else how late ranks arrive.
+function Waits({ ranks }) {
+  const most = (column, least) => ranks.filter((rank) => rank[column] > least)
+    .sort((a, b) => b[column] - a[column]).slice(0, MOST_BARS);
+  const awaited = most(RANK.awaited, AWAITED), late = most(RANK.late, 0);
+  if (awaited.length) return html`<p>At one collective of each step, the job waits for these alone:
+      this share of the step, above what is usual.</p>
+    <${Bars} rows=${awaited.map((rank) =>
+      [rank, rank[RANK.awaited], percent(rank[RANK.awaited])])} />`;
+  if (late.length) return html`<p>How late these ranks arrive at collectives, on average:</p>
+    <${Bars} rows=${late.map((rank) =>
+      [rank, rank[RANK.late] / late[0][RANK.late], number(rank[RANK.late], 1) + " ms"])} />`;
+  return html`<p class="dim">No waiting was measured: agents send whole steps of collectives where
+    the NCCL plugin or probes are loaded.</p>`;
+}
+
+const Bars = ({ rows }) => html`<ul class="bars">${rows.map(([rank, share, text]) =>
+  html`<li key=${name(rank)}><span>${whole(rank)}</span>
+    <span class="track" aria-hidden="true">
+      <span style=${{ width: Math.min(100, 100 * share) + "%" }}></span>
+    </span><span class="n">${text}</span></li>`)}</ul>`;
+
 function Grid({ ranks, view }) {
-  const rows = layOut(ranks);
-  return html`<div class="grid" role="group" aria-label="Ranks with the own time of their last steps">${rows.map(([title, cells]) => html`<div class="row" key=${title}><span class="name" title=${title}>${title}</span><span class="cells">${cells.map((rank) => html`<a class=${"cell " + rank[RANK.state] + (rank[RANK.state] === "healthy" && rank[RANK.excess] > 0.02 ? " warm" : "")} href=${link("node", rank[RANK.node], view.cluster_id)}
-        title=${`${name(rank)} on ${rank[RANK.node]}: ${rank[RANK.state]}, own time ${number(rank[RANK.own], 1)} ms, ${rank[RANK.excess] == null ? "still learning" : percent(rank[RANK.excess]) + " above its baseline"}`}>${rank[RANK.rank] ?? "node"}${rank[RANK.excess] == null ? "" : html`<br /><span class="small">${signed(rank[RANK.excess])}</span>`}${rank[RANK.state] === "straggler" ? html`<span class="skip"> slow</span>` : ""}</a>`)}</span></div>`)}</div>
-    <p class="small dim">Numbers are ranks, with their own time above baseline and peers. ${ranks.some((rank) => rank[RANK.state] === "learning") ? "Dashed: what is normal for the rank is still being learned." : ""}</p>`;
+  const isLearning = ranks.some((rank) => rank[RANK.state] === "learning");
+  return html`<div class="grid" role="group" aria-label="Ranks, with the own time of their steps">
+      ${layOut(ranks).map(([title, cells]) => html`<div class="row" key=${title}>
+        <span class="name" title=${title}>${title}</span>
+        <span class="cells">${cells.map((rank) =>
+          html`<${Cell} key=${name(rank)} rank=${rank} cluster=${view.cluster_id} />`)}</span>
+      </div>`)}</div>
+    <p class="small dim">Each cell is a rank, with how much its own time per step is above its
+      baseline and peers.
+      ${isLearning && " Dashed: what is normal for the rank is still being learned."}</p>`;
+}
+
+function Cell({ rank, cluster }) {
+  const excess = rank[RANK.excess], state = rank[RANK.state], isSlow = state === "straggler";
+  const isWarm = state === "healthy" && excess > NOTICEABLE;
+  const above = excess == null ? "still learning" : percent(excess) + " above its baseline";
+  const title = `${whole(rank)}: ${isSlow ? "slow" : state}, ` +
+    `own time ${number(rank[RANK.own], 1)} ms, ${above}`;
+  return html`<a class=${`cell ${state}${isWarm ? " warm" : ""}`} title=${title}
+    href=${link("node", rank[RANK.node], cluster)}>
+    ${rank[RANK.rank] ?? "node"}
+    ${excess != null && html`<br /><span class="small">${change(excess)}</span>`}
+    ${isSlow && html`<span class="skip"> slow</span>`}
+  </a>`;
 }

@@ -2,7 +2,7 @@
 import { headers } from "./token.mjs";
 
 const FIRST_PAUSE_MS = 500, LONGEST_PAUSE_MS = 4000, KEPT_TICKS = 300;
-export const QUIET_MS = 3000;
+const QUIET_MS = 3000;
 
 export class Live {
   constructor(onChange) {
@@ -16,7 +16,10 @@ export class Live {
     this.version = "";
     this.heard = performance.now();
     this.query = null;
-    document.addEventListener("visibilitychange", () => document.hidden ? this.close() : this.query !== null && this.open(this.query, true));
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) this.close();
+      else if (this.query !== null) this.open(this.query, true);
+    });
   }
 
   // One stream per tab: another query replaces it.
@@ -32,29 +35,36 @@ export class Live {
 
   close() { this.abort?.abort(); }
 
-  get isQuiet() { return this.state !== "token" && this.state !== "refused" && performance.now() - this.heard > QUIET_MS; }
+  get isQuiet() {
+    const mayHear = this.state !== "token" && this.state !== "refused";
+    return mayHear && performance.now() - this.heard > QUIET_MS;
+  }
 
   async run(query, signal) {
     let pause = FIRST_PAUSE_MS;
     while (!signal.aborted) {
       try {
-        const reply = await fetch("/api/v1/live" + query, { headers: headers(), signal, cache: "no-store" });
+        const asked = { headers: headers(), signal, cache: "no-store" };
+        const reply = await fetch("/api/v1/live" + query, asked);
         if (reply.ok) {
           pause = FIRST_PAUSE_MS;
+          this.problem = "";
           await this.read(reply.body, signal);
-        } else {
-          const answer = await reply.json().catch(() => ({}));
-          this.problem = answer.error || `status ${reply.status}`;
-          if (reply.status === 401 || reply.status === 403) {
-            this.state = reply.status === 401 ? "token" : "refused";
-            return this.onChange();
-          }
-        }
+        } else if (await this.refused(reply)) return this.onChange();
       } catch { if (signal.aborted) return; }
       this.onChange();
       await new Promise((done) => setTimeout(done, pause));
       pause = Math.min(2 * pause, LONGEST_PAUSE_MS);
     }
+  }
+
+  // Note why there is no stream; true where only another token helps.
+  async refused(reply) {
+    const answer = await reply.json().catch(() => ({}));
+    this.problem = answer.error || `status ${reply.status}`;
+    const state = { 401: "token", 403: "refused" }[reply.status];
+    if (state) this.state = state;
+    return Boolean(state);
   }
 
   async read(body, signal) {
@@ -74,8 +84,11 @@ export class Live {
 
   // Take one message; true where a tick is complete.
   take(message) {
-    const handler = { snapshot: this.snapshot, delta: this.delta, tick: this.tick, ranks: this.takeRanks, steps: this.takeSteps }[message.type];
-    handler?.call(this, message);
+    const handlers = {
+      snapshot: this.snapshot, delta: this.delta, tick: this.tick,
+      ranks: this.takeRanks, steps: this.takeSteps,
+    };
+    handlers[message.type]?.call(this, message);
     return message.type === "tick";
   }
 
@@ -83,20 +96,25 @@ export class Live {
     const before = this.clusters.get(m.cluster_id);
     const nodes = new Map(m.nodes.map((node) => [node[0], node]));
     const episodes = new Map(m.episodes.map((each) => [each.verdict.episode, each]));
-    this.clusters.set(m.cluster_id, { ...m, nodes, episodes, ids: [...nodes.keys()], past: before?.past ?? [], changed: 1 });
+    const past = before?.past ?? [];
+    this.clusters.set(m.cluster_id, { ...m, nodes, episodes, ids: [...nodes.keys()], past });
   }
 
   delta(m) {
     const view = this.clusters.get(m.cluster_id);
     if (!view) return;
-    for (const name of ["summary", "verdicts", "silences", "jobs"]) if (m[name]) view[name] = m[name];
+    for (const name of ["summary", "verdicts", "silences", "jobs"]) {
+      if (m[name]) view[name] = m[name];
+    }
     let isNew = Boolean(m.gone);
-    for (const node of m.nodes ?? []) { isNew ||= !view.nodes.has(node[0]); view.nodes.set(node[0], node); }
+    for (const node of m.nodes ?? []) {
+      isNew ||= !view.nodes.has(node[0]);
+      view.nodes.set(node[0], node);
+    }
     for (const id of m.gone ?? []) view.nodes.delete(id);
     if (isNew) view.ids = [...view.nodes.keys()].sort();
     for (const each of m.episodes ?? []) view.episodes.set(each.verdict.episode, each);
     for (const id of m.episodes_gone ?? []) view.episodes.delete(id);
-    view.changed += 1;
   }
 
   takeRanks(m) { this.ranks = m; }
@@ -106,14 +124,17 @@ export class Live {
     const known = m.whole || !this.steps ? new Map() : this.steps.columns;
     m.steps.forEach((step, place) => known.set(step, m.values[place]));
     const numbers = [...known.keys()].sort((a, b) => a - b).slice(-KEPT_TICKS);
-    this.steps = { ranks: m.ranks, of: m.of, columns: new Map(numbers.map((step) => [step, known.get(step)])) };
+    const columns = new Map(numbers.map((step) => [step, known.get(step)]));
+    this.steps = { ranks: m.ranks, of: m.of, columns };
   }
 
   tick(m) {
     this.at = m.at;
     this.version = m.version;
     this.state = "live";
-    for (const name of this.clusters.keys()) if (!m.clusters.includes(name)) this.clusters.delete(name);
+    for (const name of this.clusters.keys()) {
+      if (!m.clusters.includes(name)) this.clusters.delete(name);
+    }
     for (const view of this.clusters.values()) {
       view.at = m.at;
       view.past.push([m.at, view.summary.threshold, view.summary.median]);
@@ -123,5 +144,12 @@ export class Live {
 }
 
 // Positions in the array of a node, as contract/live.py has them.
-export const NODE = { id: 0, score: 1, state: 2, slow: 3, seen: 4, ranks: 5, job: 6, gpu: 7, mode: 8, version: 9, lost: 10, offset: 11, ready: 12 };
+export const NODE = {
+  id: 0, score: 1, state: 2, slow: 3, seen: 4, ranks: 5, job: 6, gpu: 7, mode: 8, version: 9,
+  lost: 10, offset: 11, ready: 12,
+};
 export const RANK = { rank: 0, node: 1, role: 2, state: 3, own: 4, excess: 5, late: 6, awaited: 7 };
+
+// Nodes that an open verdict names; their agents may not have noticed it themselves.
+export const slowNodes = (view) =>
+  new Set(view.verdicts.filter((v) => v.state === "straggler").map((v) => v.node));

@@ -1,23 +1,25 @@
-// The trace of an episode, given to Perfetto in another window. It stays in the browser: nothing is uploaded.
+// The trace of an episode, given to Perfetto in another window. It stays in the browser: nothing is
+// uploaded.
+import { saveFile } from "./parts.mjs";
 import { headers } from "./token.mjs";
 
-export const PERFETTO = "https://ui.perfetto.dev";
+const PERFETTO = "https://ui.perfetto.dev";
 const ASK_EVERY_MS = 200, PATIENCE_MS = 60_000;
+const CLOSED = "the window was closed";
+const SILENT = `${PERFETTO} does not answer; save the trace and open it there`;
 
 async function load(id) {
-  const reply = await fetch(`/api/v1/episodes/${encodeURIComponent(id)}/trace`, { headers: headers(), cache: "no-store" });
-  if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).error || `the answer had status ${reply.status}`);
-  return reply.arrayBuffer();
+  const asked = { headers: headers(), cache: "no-store" };
+  const reply = await fetch(`/api/v1/episodes/${encodeURIComponent(id)}/trace`, asked);
+  if (reply.ok) return reply.arrayBuffer();
+  const answer = await reply.json().catch(() => ({}));
+  throw new Error(answer.error || `the answer had status ${reply.status}`);
 }
 
 // Both return what went wrong, or nothing.
 export async function saveTrace(id) {
   try {
-    const anchor = document.createElement("a");
-    anchor.href = URL.createObjectURL(new Blob([await load(id)], { type: "application/json" }));
-    anchor.download = `episode-${id}.trace.json`;
-    anchor.click();
-    setTimeout(() => URL.revokeObjectURL(anchor.href), 10_000);
+    saveFile([await load(id)], "application/json", `episode-${id}.trace.json`);
     return "";
   } catch (problem) { return problem.message; }
 }
@@ -36,13 +38,22 @@ export async function openInPerfetto(id) {
   }
 }
 
-// Perfetto answers PING with PONG once it can take a trace. PING says nothing, so that any origin may have it.
+// Perfetto answers PING with PONG once it can take a trace. PING says nothing, so any origin may
+// have it.
 function isReady(opened) {
   return new Promise((done, failed) => {
-    const end = (then) => { clearInterval(asking); clearTimeout(waiting); removeEventListener("message", hear); then(); };
-    const hear = (event) => { if (event.source === opened && event.origin === PERFETTO && event.data === "PONG") end(done); };
-    const asking = setInterval(() => opened.closed ? end(() => failed(new Error("the window was closed"))) : opened.postMessage("PING", "*"), ASK_EVERY_MS);
-    const waiting = setTimeout(() => end(() => failed(new Error(`${PERFETTO} does not answer; save the trace and open it there`))), PATIENCE_MS);
+    const end = (problem) => {
+      clearInterval(asking);
+      clearTimeout(waiting);
+      removeEventListener("message", hear);
+      problem ? failed(new Error(problem)) : done();
+    };
+    const hear = ({ source, origin, data }) => {
+      if (source === opened && origin === PERFETTO && data === "PONG") end();
+    };
+    const ask = () => opened.closed ? end(CLOSED) : opened.postMessage("PING", "*");
+    const asking = setInterval(ask, ASK_EVERY_MS);
+    const waiting = setTimeout(() => end(SILENT), PATIENCE_MS);
     addEventListener("message", hear);
   });
 }
