@@ -232,10 +232,17 @@ PLAIN = {
     "distinct rows": "SELECT DISTINCT node_id FROM events",
     "an alias": "SELECT seq + 1 AS more FROM events ORDER BY more",
     "a JSON column that is shown": "SELECT attrs FROM events WHERE seq = 1",
+    "all columns": "SELECT * FROM events WHERE seq = 1",
+    "a path in a JSON column": "SELECT attrs->>'$.op' FROM events WHERE seq = 1",
     "a case": "SELECT CASE WHEN seq IN (1, 2) THEN 1 ELSE 0 END FROM events",
 }
 NOT_PLAIN = {
-    "renamed columns": "SELECT a FROM events AS e(a) WHERE a = 'x'",
+    "renamed columns": "SELECT seq FROM events AS e(seq) WHERE seq = 1",
+    "an unknown column": "SELECT seq FROM events WHERE unknown = 'x'",
+    "replaced columns": "SELECT * REPLACE (seq + 1 AS seq) FROM events",
+    "chosen columns": "SELECT COLUMNS('s.*') FROM events",
+    "a path in a text": "SELECT seq FROM events WHERE node_id->>'$.op' = 'x'",
+    "a path that is a column": "SELECT seq FROM events WHERE attrs->>node_id = 'x'",
     "a JSON column that is compared": "SELECT seq FROM events WHERE attrs = '{}'",
     "a JSON column under another name": "SELECT attrs AS a FROM events WHERE a = '{}'",
     "a function that can fail": "SELECT count(*) FROM events WHERE sqrt(seq) > 1",

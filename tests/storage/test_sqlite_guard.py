@@ -39,6 +39,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "SELECT count(*) FROM events WHERE comm LIKE '%insert into%'",
         "SELECT name FROM pragma_table_info('events')",
         "SELECT name FROM sqlite_master",
+        "SELECT * FROM operations LIMIT 1",
         "SELECT json_extract(recommendations, '$[0]') FROM causal_chains",
         "SELECT value FROM causal_chains, json_each(recommendations)",
         "SELECT sum(duration) OVER (ORDER BY timestamp) FROM events LIMIT 1",
