@@ -246,6 +246,7 @@ NOT_PLAIN = {
     "a JSON column that is compared": "SELECT seq FROM events WHERE attrs = '{}'",
     "a JSON column under another name": "SELECT attrs AS a FROM events WHERE a = '{}'",
     "a function that can fail": "SELECT count(*) FROM events WHERE sqrt(seq) > 1",
+    "a part of a text": "SELECT count(*) FROM events WHERE node_id[1] = 'a'",
     "a cast": "SELECT count(*) FROM events WHERE CAST(node_id AS INTEGER) = 1",
     "a subquery": "SELECT seq FROM events WHERE seq = (SELECT max(seq) FROM nccl_ops)",
     "a common table": "WITH e AS (SELECT * FROM events) SELECT count(*) FROM e",
