@@ -15,9 +15,15 @@ from tests.support.pushes import running
 from tests.support.tokens import private
 from tests.support.waiting import PATIENCE_S
 
+from ingero.cli.fleet_files import NewFleet, make_fleet
+from ingero.config.deploy.ports import FLEET, ports_alone
+from ingero.config.fleet import FleetConfig
+from ingero.config.loader import load_file
+from ingero.fleet.enrolment.build import build_enrolment
 from ingero.fleet.enrolment.own_certificates import CHECK_S, RETRY_S, OwnCertificates
 from ingero.transport.certificates import names_in, self_signed
 from ingero.transport.enrolment.authority import (
+    OPERATOR_DAYS,
     SERVER_DAYS,
     SigningAuthority,
     make_authority,
@@ -82,6 +88,31 @@ def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(
     assert after.not_valid_after_utc > now() + (SERVER_DAYS - 1) * DAY
     assert mine.check(now()).is_new is False
     assert replica.check(now()).is_new is True, "a replica uses what another one renewed"
+
+
+def test_the_certificate_of_the_operator_is_renewed_as_one_of_a_client(
+    authority: SigningAuthority, tmp_path: Path
+) -> None:
+    file, key = tmp_path / "operator.crt", new_key()
+    file.write_bytes(authority.sign_client(key.public_key(), "operator", OPERATOR_DAYS).encode())
+    before = load(file)
+    assert OwnCertificates(authority, [file]).check(now() + 244 * DAY).is_new
+    after = load(file)
+    assert after.serial_number != before.serial_number
+    assert (after.subject, after.public_key()) == (before.subject, before.public_key())
+    kind = x509.ExtendedKeyUsage
+    uses = [each.extensions.get_extension_for_class(kind).value for each in (before, after)]
+    assert uses[0] == uses[1]
+
+
+def test_fleet_renews_the_operator_of_its_own_folder(tmp_path: Path) -> None:
+    wanted = NewFleet(tmp_path / "fleet", ("localhost",), "127.0.0.1", ports_alone(FLEET), None)
+    folder = make_fleet(wanted).folder
+    service = build_enrolment(load_file(FleetConfig, folder.config))
+    assert service is not None
+    before = load(folder.operator_certificate)
+    assert service.certificates.check(now() + 244 * DAY).is_new
+    assert load(folder.operator_certificate).serial_number != before.serial_number
 
 
 def test_a_check_comes_in_time(authority: SigningAuthority, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 CONFIG_NAME: Final = "fleet-config.yaml"
 SCOPES: Final = ("push", "read", "operate")
@@ -52,6 +52,16 @@ class FleetFolder:
     def operator(self) -> Path:
         """What a person needs who asks Fleet and nodes from another machine."""
         return self.root / "operator"
+
+    @property
+    def operator_certificate(self) -> Path:
+        """The certificate with which that person asks nodes."""
+        return self.operator / "operator.crt"
+
+    @classmethod
+    def around(cls, enrolment: Path) -> Self:
+        """Return the folder whose `enrolment` this is."""
+        return cls(enrolment.parent.parent)
 
     @property
     def prometheus(self) -> Path:
@@ -156,6 +166,6 @@ fleet:
   tls:
     ca: {folder.operator / "authority.crt"}
   ca_cert: {folder.operator / "authority.crt"}   # every node that Fleet vouches for is trusted
-  client_cert: {folder.operator / "operator.crt"}
+  client_cert: {folder.operator_certificate}
   client_key: {folder.operator / "operator.key"}
 """

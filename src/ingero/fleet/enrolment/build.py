@@ -3,6 +3,7 @@
 import socket
 from typing import TYPE_CHECKING
 
+from ingero.config.deploy.fleet_folder import FleetFolder
 from ingero.config.fleet import FleetConfig
 
 if TYPE_CHECKING:
@@ -25,5 +26,6 @@ def build_enrolment(config: FleetConfig) -> "EnrolmentService | None":
     files = [each.tls.cert_file for each in config.listeners() if each.tls is not None]
     own = {socket.gethostname(), *(name for file in files for name in names_in(file))}
     service = EnrolmentService(folder, sorted(own))
-    service.certificates = OwnCertificates(service.authority, files)
+    operator = FleetFolder.around(folder).operator_certificate
+    service.certificates = OwnCertificates(service.authority, [*files, operator])
     return service

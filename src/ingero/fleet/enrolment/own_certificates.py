@@ -1,4 +1,4 @@
-"""Fleet's own certificates: those that its authority signed are renewed before they expire.
+"""Certificates in Fleet's folders: those that its authority signed are renewed in time.
 
 The key and the names stay. A new certificate is for new connections; open ones go on as they are.
 """
@@ -14,11 +14,12 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ingero.errors import StoreError
 from ingero.files import PRIVATE, FileId, identity_of, replace_file
 from ingero.transport.certificates import names_in
-from ingero.transport.enrolment.authority import SERVER_DAYS, SigningAuthority
+from ingero.transport.enrolment.authority import OPERATOR_DAYS, SERVER_DAYS, SigningAuthority
 
 RENEW_AT: Final = 1 / 3  # of its life is left
 CHECK_S: Final = 3600.0  # also how soon a certificate that a replica renewed is used
@@ -36,7 +37,10 @@ class Checked:
 
 
 class OwnCertificates:
-    """The certificate files of Fleet's listeners that `authority` signed; others are left alone."""
+    """Certificate files of listeners and of the operator that `authority` signed.
+
+    Others are left alone.
+    """
 
     def __init__(self, authority: SigningAuthority, files: Sequence[Path]) -> None:
         self._authority = authority
@@ -81,7 +85,10 @@ class OwnCertificates:
         key = present.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ValueError("its key is not one that this authority signs")
-        pem = self._authority.sign_server(key, names_in(file), SERVER_DAYS)
+        if _is_for_client(present):
+            pem = self._authority.sign_client(key, _name_of(present), OPERATOR_DAYS)
+        else:
+            pem = self._authority.sign_server(key, names_in(file), SERVER_DAYS)
         replace_file(file, pem.encode(), PRIVATE)
         log.info("certificate_renewed", extra={"file": str(file)})
         return CHECK_S
@@ -89,6 +96,16 @@ class OwnCertificates:
 
 def _load(file: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(file.read_bytes())
+
+
+def _is_for_client(certificate: x509.Certificate) -> bool:
+    uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    return ExtendedKeyUsageOID.CLIENT_AUTH in uses
+
+
+def _name_of(certificate: x509.Certificate) -> str:
+    (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(name.value)
 
 
 def _identity(file: Path) -> FileId | None:
