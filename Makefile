@@ -125,8 +125,8 @@ e2e-packages: $(READY) peers-charts ## build the deb, install it for real, run i
 	INGERO_TEST_PACKAGES=1 INGERO_TEST_DIST=$(DIST) $(BIN)/pytest tests/release/test_packages.py
 
 .PHONY: e2e-k8s
-e2e-k8s: $(READY) peers-k8s ## install the charts on a real kubelet and containerd: all probes, a push, a named rank, upgrade, 200 nodes, uninstall (needs root)
-	INGERO_TEST_K8S=1 $(BIN)/pytest -p no:xdist -v -s tests/e2e/test_kubernetes.py
+e2e-k8s: $(READY) peers-k8s ## install the charts on a real kubelet and containerd: all probes, a push, a named rank, upgrade, 200 nodes, uninstall (needs root; IMAGE=name of an image that is there)
+	INGERO_TEST_K8S=1 INGERO_TEST_IMAGE_TAG=$(IMAGE) $(BIN)/pytest -p no:xdist -v -s tests/e2e/test_kubernetes.py
 
 .PHONY: e2e-kernels
 e2e-kernels: $(READY) peers-kernels peers-images ## boot Debian's stock kernels in an emulator: every probe loads, and every call is counted (takes minutes)

@@ -42,7 +42,9 @@ def schema_of(key: str, value: Any, path: str = "") -> dict[str, Any]:
         return {"type": ["integer", "string"]}
     if key == "type" and value == "ClusterIP":
         return {"type": "string", "enum": ["ClusterIP", "LoadBalancer", "NodePort"]}
-    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    if isinstance(value, float):  # `helm --set` makes a text of it
+        return {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?$"}
+    kinds = {bool: "boolean", int: "integer", str: "string", list: "array"}
     return {"type": kinds[type(value)]}
 
 

@@ -157,10 +157,13 @@ def _file(source: Path, target: str, mode: int, kind: str = "") -> dict[str, obj
 def _completions(folder: Path) -> list[dict[str, object]]:
     places = {
         "bash": "/usr/share/bash-completion/completions/ingero",
-        "zsh": "/usr/share/zsh/vendor-completions/_ingero",
         "fish": "/usr/share/fish/vendor_completions.d/ingero.fish",
     }
-    return [_file(folder / shell, target, 0o644) for shell, target in places.items()]
+    zsh = {"deb": "vendor-completions", "rpm": "site-functions"}  # of Debian and of Fedora
+    return [_file(folder / shell, target, 0o644) for shell, target in places.items()] + [
+        _file(folder / "zsh", f"/usr/share/zsh/{place}/_ingero", 0o644) | {"packager": kind}
+        for kind, place in zsh.items()
+    ]
 
 
 def _packed(program: Path, recipe: dict[str, object], kind: str, folder: Path, out: Path) -> Path:

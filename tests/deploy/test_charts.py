@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -144,6 +145,13 @@ def test_the_services_accept_what_the_charts_configure(tmp_path: Path) -> None:
         file = tmp_path / f"{chart}.yaml"
         file.write_text(text)
         load_file(kind, file)
+
+
+def test_echo_is_asked_only_what_it_answers() -> None:
+    text = json.dumps(rendered("ingero-echo", "--set", ALL["ingero-echo"]))
+    assert re.findall(r'"path": "(/\w+z)"|8080(/\w+)', text) == [("/healthz", "")] * 3 + [
+        ("", "/healthz")
+    ]
 
 
 def test_the_agent_is_never_privileged() -> None:

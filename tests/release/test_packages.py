@@ -1,4 +1,4 @@
-"""The deb: installed for real, run in an empty home, removed without a trace.
+"""deb and rpm: installed for real, run in an empty home, removed without a trace.
 
 `make e2e-packages` runs it; it needs root, Debian 12 and nfpm. DIST=folder takes the packages of a
 release instead of building them.
@@ -78,3 +78,32 @@ def test_the_deb_is_installed_runs_and_goes_without_a_trace(
         subprocess.run(["dpkg", "--purge", "ingero-echo", "ingero"], check=False)
     assert [path for path in LEFT if Path(path).exists()] == []
     assert "ingero:" not in Path("/etc/passwd").read_text()
+
+
+def test_the_rpm_is_installed_runs_and_goes_without_a_trace(
+    packages: list[Path], tmp_path: Path
+) -> None:
+    """With a database of packages of its own, which knows none of what Fedora would install first.
+
+    So dependencies are read, not resolved.
+    """
+    if shutil.which("rpm") is None:
+        pytest.skip("rpm is not installed: `apt-get install rpm`")
+    rpms = {path.name.rsplit("-", 2)[0]: str(path) for path in packages if path.suffix == ".rpm"}
+    needed = run("rpm", "--query", "--requires", "--package", rpms["ingero"], home=tmp_path)
+    assert {"python3.11", "libstdc++"} <= set(needed.split())
+    rpm = ("rpm", "--dbpath", str(tmp_path / "rpm"))
+    try:
+        run(*rpm, "--install", "--nodeps", rpms["ingero"], rpms["ingero-echo"], home=tmp_path)
+        assert "compiled parts: codecs, fast path" in run("ingero", "--version", home=tmp_path)
+        assert "ingero-echo" in run("ingero-echo", "--version", home=tmp_path)
+        assert Path("/usr/share/zsh/site-functions/_ingero").exists()
+        assert not run(
+            *rpm, "--verify", "--nodeps", "--nogroup", "ingero", "ingero-echo", home=tmp_path
+        )
+        run("ingero", "check", "--help", home=tmp_path)
+    finally:
+        subprocess.run([*rpm, "--erase", "--nodeps", "ingero-echo", "ingero"], check=False)
+        subprocess.run(["userdel", "ingero"], check=False)  # rpm keeps accounts
+    assert not run(*rpm, "--query", "--all", home=tmp_path)
+    assert [path for path in LEFT if Path(path).exists()] == []

@@ -86,10 +86,21 @@ class Cluster:
         began_s = time.monotonic()
         while not condition():
             if time.monotonic() - began_s > PATIENCE_S:
-                pods = self.kubectl("describe", "pods", "-A", check=False)[-6000:]
-                pytest.fail(f"{what}\n{self.kubectl('get', 'pods', '-A', check=False)}{pods}")
+                pytest.fail(f"{what}\n{self._state()}")
             time.sleep(0.5)
         return time.monotonic() - began_s
+
+    def _state(self) -> str:
+        """What the pods of all namespaces are, and what those say that are not ready."""
+        said = self.kubectl("get", "pods", "-A", check=False)
+        for pod in self.objects("pods", "-A"):
+            if not all(each["ready"] for each in pod["status"].get("containerStatuses", [])):
+                where = ("-n", pod["metadata"]["namespace"])
+                name = pod["metadata"]["name"]
+                said += self.kubectl("describe", "pod", name, *where, check=False)[-3000:]
+                logs = ("logs", name, *where, "--all-containers", "--tail=30")
+                said += self.kubectl(*logs, check=False)
+        return said
 
 
 def _layer(files: dict[str, bytes]) -> bytes:

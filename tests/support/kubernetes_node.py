@@ -114,7 +114,7 @@ def prepare_machine(work: Path) -> None:
     run("mount", "--make-rshared", "/")
     for folder in COVERED:
         run("mount", "-t", "tmpfs", "tmpfs", folder)
-    for folder in ("/var/log/pods", "/run/netns"):
+    for folder in ("/var/log/pods", "/run/netns", "/var/lib/disk"):
         Path(folder).mkdir(parents=True)
     for name, value in SYSCTLS.items():
         stand_in = work / name.replace("/", "_")
