@@ -1,7 +1,9 @@
 import math
+import time
 
 import pytest
-from tests.support.pushes import health, request
+from tests.support.pushes import health, request, running
+from tests.support.waiting import until_async
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
@@ -11,7 +13,7 @@ from ingero.contract.push.decode import Reject
 from ingero.contract.threshold import COLD_START, QuorumReason
 from ingero.core.health.threshold import PanicReason, ThresholdPolicy
 from ingero.errors import MalformedPush
-from ingero.fleet.processor import FleetProcessor, Taken
+from ingero.fleet.processor import Cluster, FleetProcessor, Taken
 from ingero.fleet.roster import Put
 
 POLICY = ThresholdPolicy()
@@ -296,3 +298,20 @@ def test_a_node_with_several_ranks_counts_once() -> None:
     fleet.take(otlp.MetricsRequest(resource_metrics=node + ranks), None, 0.0, 0)
     fleet.tick(1.0)
     assert fleet.clusters["train"].counts["active"] == 1
+
+
+async def test_a_thousand_clusters_do_not_hold_the_loop() -> None:
+    """One request can make them; every tick then took a third of a second without a pause."""
+    async with running(tick_s=0.01) as fleet:
+        for number in range(30):
+            feed(fleet.processor, {"a": 0.9}, time.monotonic(), f"c{number}")
+        seen: list[int] = []
+        recompute = fleet.processor._advance
+
+        def slowly(cluster: Cluster, now_s: float) -> None:
+            recompute(cluster, now_s)
+            seen.append(0)
+            time.sleep(0.002)  # longer than a slice after a few clusters
+
+        fleet.processor._advance = slowly  # type: ignore[method-assign]  # a slow machine
+        await until_async(lambda: len(seen) % 30 > 0)

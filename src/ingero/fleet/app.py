@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -57,6 +57,7 @@ from ingero.fleet.receive import STOPPING, Receiver
 from ingero.fleet.replicas.metrics import replica_families
 from ingero.fleet.verdict_metrics import job_families, verdict_families
 from ingero.transport.access import Access
+from ingero.transport.otlp.decoding import finish, finish_in_slices
 from ingero.transport.otlp.server_http import push_protocol
 
 if TYPE_CHECKING:
@@ -128,9 +129,8 @@ class FleetService:
         from ingero.fleet.replicas.build import build_replica, open_log  # noqa: PLC0415 - see above
 
         found = cluster_log or open_log(self.config.cluster_log)
-        replica = build_replica(
-            self.config, found, self.processor, self.judgement, rates, self._advance
-        )
+        parts = (self.config, found, self.processor, self.judgement, rates)
+        replica = build_replica(*parts, lambda now_s: finish(self._advance(now_s)))
         replica.send_record = self._send_record
         self.unix_offset_s = 0.0  # the log's time is Unix time
         return replica
@@ -247,7 +247,7 @@ class FleetService:
             await asyncio.sleep(self._tick_s)
             try:
                 with self._listeners.operations.measured("tick"):
-                    self.tick(time.monotonic())
+                    await finish_in_slices(self._tick(time.monotonic()))
                 if self.replica is not None and self.receiver.refuses != STOPPING:
                     self.receiver.refuses = self.replica.why_not
                 await self.judgement.settle()
@@ -280,18 +280,22 @@ class FleetService:
 
         Replicas advance them when the log says so, and only take over the result here.
         """
+        finish(self._tick(now_s))
+
+    def _tick(self, now_s: float) -> Generator[None, None, None]:
+        """Do what `tick` does, with pauses in which pushes are answered."""
         self.receiver.second_passed()
         if self.enrolment is not None:
             self.enrolment.refresh()
         if self.replica is None:
-            self._advance(now_s)
+            yield from self._advance(now_s)
         else:
             self.replica.freeze(now_s)
             self.intake.tick(now_s)
 
-    def _advance(self, now_s: float) -> None:
+    def _advance(self, now_s: float) -> Generator[None, None, None]:
         """Recompute everything; `now_s` is the log's time where there is one."""
-        self.processor.tick(now_s)
+        yield from self.processor.tick_in_steps(now_s)
         if now_s >= self._prices_due_s:
             self._prices_due_s = now_s + PRICES_EVERY_S
             self._prices.update(self.processor)
@@ -301,9 +305,8 @@ class FleetService:
             body = encode_protobuf(encode_verdict_logs(changed, time.time_ns()))
             if self.replica is not None:
                 self.replica.shared.owe(body)
-            else:
-                for sink in sinks:
-                    sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
+            for sink in sinks if self.replica is None else ():
+                sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
         self.live.tick(self._moment(now_s))
         if self.replica is not None:
             self.intake.tick(time.monotonic())

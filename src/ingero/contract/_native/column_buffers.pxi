@@ -7,6 +7,7 @@ cdef enum:
     OC_CACHED_RESOURCES = 20000
     OC_CACHED_OCTETS = 16 << 20
     OC_MAX_PARTS = 100000  # resources, scopes and metrics of a request that is read here
+    OC_ROWS_A_TURN = 1000  # rows from Python that are added before other threads run
     OC_MAX_TEXT = 1 << 20  # MAX_TEXT_BYTES of `contract/otlp/limits.py`
 
 cdef struct OcBuffer:

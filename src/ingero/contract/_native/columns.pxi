@@ -29,6 +29,9 @@ cdef class CompiledColumns(ColumnRows):
                 self.back_to(mark)
                 for row in self.decode_rows(signal, body):
                     self.add_row(row)
+                    if self.rows % OC_ROWS_A_TURN == 0:
+                        with nogil:  # other threads run, such as the one with the event loop
+                            pass
         except BaseException:
             self.back_to(mark)
             raise
