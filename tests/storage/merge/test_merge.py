@@ -1,5 +1,6 @@
 """Merging: the published rules, the reference samples, and files that must not be merged."""
 
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -273,6 +274,21 @@ def test_failure_leaves_the_earlier_output_and_no_litter(tmp_path: Path) -> None
         merge([database(tmp_path / "a.db"), legacy(tmp_path / "1.db")], output)
     assert output.read_text() == "earlier"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["1.db", "a.db", "out.db"]
+
+
+@pytest.mark.parametrize(("second", "merged"), [(0o644, 0o644), (0o640, 0o640), (0o600, 0o600)])
+def test_whoever_may_not_read_a_source_may_not_read_the_result(
+    tmp_path: Path, second: int, merged: int
+) -> None:
+    sources = [database(tmp_path / f"{name}.db", name) for name in ("a", "b")]
+    sources[0].chmod(0o644)
+    sources[1].chmod(second)
+    before = os.umask(0o022)
+    try:
+        merge(sources, tmp_path / "out.db")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out.db").stat().st_mode & 0o777 == merged
 
 
 def test_far_apart_beginnings_are_a_hedged_hint(tmp_path: Path) -> None:

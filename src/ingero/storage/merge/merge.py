@@ -5,7 +5,9 @@ output appears under its name only when it is complete.
 """
 
 import errno
+import functools
 import itertools
+import operator
 import os
 import shutil
 import sqlite3
@@ -107,7 +109,7 @@ def merge(
             raise StoreError(
                 f"cannot write {output}: {error}; is there room in its folder?"
             ) from error
-        _publish(target, output)
+        _publish(target, output, sources)
     return _summarise(files, merger.first_ns, skew_threshold_s)
 
 
@@ -336,8 +338,15 @@ def _real(output: Path) -> Path:
     return Path(os.path.realpath(output))
 
 
-def _publish(target: Path, output: Path) -> None:
+def _common_mode(sources: Sequence[Path]) -> int:
+    """Return who may read the result: whoever may read every source."""
+    modes = [source.stat().st_mode for source in sources]
+    return 0o600 | functools.reduce(operator.and_, modes) & 0o044
+
+
+def _publish(target: Path, output: Path, sources: Sequence[Path]) -> None:
     try:
+        target.chmod(target.stat().st_mode & _common_mode(sources))
         publish_file(target, _real(output))
     except OSError as error:
         raise StoreError(f"cannot write {output}: {error.strerror}") from None
