@@ -227,6 +227,8 @@ def is_sound(database: duckdb.DuckDBPyConnection, call: str) -> bool:
 PLAIN = {
     "a comparison": "SELECT count(*) FROM events WHERE seq > 3 AND node_id = 'a'",
     "a join": "SELECT count(*) FROM events e JOIN nccl_ops o ON e.seq = o.seq",
+    "two tables": "SELECT count(*) FROM events, nccl_ops",
+    "a function for a path": "SELECT json_extract_string(attrs, '$.op') FROM events",
     "an order": "SELECT node_id FROM events ORDER BY seq LIMIT 3",
     "orders": "SELECT node_id FROM events ORDER BY seq DESC NULLS LAST, node_id ASC",
     "distinct rows": "SELECT DISTINCT node_id FROM events",
@@ -238,6 +240,8 @@ PLAIN = {
 }
 NOT_PLAIN = {
     "renamed columns": "SELECT seq FROM events AS e(seq) WHERE seq = 1",
+    "a sample": "SELECT count(*) FROM events TABLESAMPLE 10 ROWS",
+    "a table in parentheses": "SELECT seq FROM (SELECT seq FROM events)",
     "an unknown column": "SELECT seq FROM events WHERE unknown = 'x'",
     "replaced columns": "SELECT * REPLACE (seq + 1 AS seq) FROM events",
     "chosen columns": "SELECT COLUMNS('s.*') FROM events",
