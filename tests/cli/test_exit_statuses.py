@@ -25,6 +25,7 @@ def test_an_unknown_option_is_wrong_usage_everywhere(command: str) -> None:
         (["explain", "--nodes", "a:b:c"], USAGE),
         (["fleet-push"], USAGE),
         (["fleet-push", "--fleet-endpoint", "ftp://host"], USAGE),
+        (["fleet-push", "--stub", "--replay", "nothing"], USAGE),
         (["query", "--nodes", "a:b:c", "SELECT 1"], USAGE),
         (["silence", "list", "--fleet", NOBODY], FAILED),
         (["whatif", "nothing"], FAILED),

@@ -9,7 +9,6 @@ import click
 
 from ingero.cli.settings import options_of
 from ingero.config.ingero import IngeroConfig, load_ingero
-from ingero.errors import ConfigError
 
 _FILE = click.Path(path_type=Path)
 
@@ -73,7 +72,7 @@ def command(
       ingero fleet-push --fleet-endpoint fleet:4318 --fleet-cluster-id train-a --remediate
     """
     if stub and replay is not None:
-        raise ConfigError("--stub and --replay exclude each other")
+        raise click.UsageError("--stub and --replay exclude each other")
     asked = {"stub": stub, "replay": replay, "metrics_listen": metrics_listen}
     _run(config_path, flags, ready_listen=ready_listen, **asked)
 
