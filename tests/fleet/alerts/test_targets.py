@@ -29,6 +29,7 @@ from ingero.contract.verdict import Verdict
 from ingero.core.alerts.alert import alert_of
 from ingero.core.alerts.fingerprint import fingerprint_of
 from ingero.errors import ConfigError
+from ingero.fleet.alerts.chat import as_text
 from ingero.fleet.alerts.metrics import alert_families
 from ingero.fleet.alerts.service import AlertService
 
@@ -122,6 +123,32 @@ async def test_apprise_gets_both_messages(tmp_path: Path) -> None:
             ("success", "n5 rank 5 job j is over: back among its peers"),
         ]
         assert "next: raise the quota" in sink.requests[0][2]["message"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<!channel> see <https://evil.example|the page>",
+        "@everyone",
+        "<@U123>",
+        "[the episode](https://evil.example)",
+        "**n5** `rm -rf` ||spoiler||",
+        "<img src=x onerror=alert(1)>",
+        "n5\nlink: https://evil.example",
+    ],
+)
+def test_names_of_nodes_are_no_markup_of_a_chat(name: str) -> None:
+    """Who may push chooses them, and a message reaches everybody on call."""
+    alert = alert_of("c", changed(node=name, job=name, cause=name, evidence=name))
+    assert alert is not None
+    title, body = as_text(alert.annotations(URL))
+    texts = [title, *(line for line in body.splitlines() if not line.startswith("link: "))]
+    assert not set("<>@[]`*|") & set("".join(texts))
+    assert "evil.example" not in body or "://evil.example" not in body
+    assert [line for line in body.splitlines() if line.startswith("link: ")] == [
+        f"link: {URL}/episode/e1"
+    ]
+    assert "n5" not in name or "n5" in title, "it can still be read"
 
 
 async def test_a_target_away_for_ten_minutes_gets_both_once_over_a_restart(tmp_path: Path) -> None:

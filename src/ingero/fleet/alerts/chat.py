@@ -1,13 +1,18 @@
 """Chat, e-mail and other services as a target, by the optional package apprise."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from ingero.config.fleet_alerts import AppriseConfig
 from ingero.core.alerts.alert import Message, MessageKind
 from ingero.errors import AuthError, ConfigError
 from ingero.fleet.alerts.post import ARRIVED, NEEDLESS, Delivery
 from ingero.transport.private_files import check_private_file
+
+_LINKS: Final = ("link", "runbook_url")
+# Whoever pushes chooses names of nodes and jobs. In chats these characters would make links,
+# mentions of everybody and markup of them; e-mail that takes HTML is escaped by apprise.
+_LOOKALIKES: Final = str.maketrans("<>@[]`*|", "‹›＠［］ˋ∗∣")
 
 
 class Chat:
@@ -31,12 +36,12 @@ class Chat:
                 return Delivery("a URL of the file is not one that apprise knows", is_final=True)
         begins = message.kind is MessageKind.BEGIN
         kind = self._apprise.NotifyType.WARNING if begins else self._apprise.NotifyType.SUCCESS
-        annotations = message.alert.annotations(self._public_url)
-        title = annotations.pop("summary")
-        body = "\n".join(f"{name}: {text}" for name, text in annotations.items())
+        title, body = as_text(message.alert.annotations(self._public_url))
+        # plain text: apprise escapes it for services that take HTML, such as e-mail
+        text = self._apprise.NotifyFormat.TEXT
         try:
             sent = await asyncio.wait_for(
-                services.async_notify(body=body, title=title, notify_type=kind),
+                services.async_notify(body=body, title=title, notify_type=kind, body_format=text),
                 self._config.timeout,
             )
         except TimeoutError:
@@ -57,3 +62,16 @@ class Chat:
 
     async def close(self) -> None:
         """Nothing stays open."""
+
+
+def as_text(annotations: dict[str, str]) -> tuple[str, str]:
+    """Return title and body of a message; only our own links stay links."""
+    plain = {
+        name: text if name in _LINKS else _harmless(text) for name, text in annotations.items()
+    }
+    title = plain.pop("summary")
+    return title, "\n".join(f"{name}: {text}" for name, text in plain.items())
+
+
+def _harmless(text: str) -> str:
+    return " ".join(text.split()).translate(_LOOKALIKES).replace("://", ":∕∕")
