@@ -40,6 +40,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "SELECT name FROM pragma_table_info('events')",
         "SELECT name FROM sqlite_master",
         "SELECT * FROM operations LIMIT 1",
+        'SELECT * FROM "Operations" LIMIT 1',
         "SELECT json_extract(recommendations, '$[0]') FROM causal_chains",
         "SELECT value FROM causal_chains, json_each(recommendations)",
         "SELECT sum(duration) OVER (ORDER BY timestamp) FROM events LIMIT 1",
