@@ -167,6 +167,7 @@ def test_the_agent_loads_all_probes_and_its_pushes_arrive(cluster: Cluster) -> N
     install, apply = printed("2.")
     cluster.run(*install)
     ready(cluster, "ingero-agent", "the agent is not ready")
+    cluster.run("helm", "test", "ingero-agent", "-n", "ingero")
     cluster.run(*apply)  # the job, whose ranks become known meanwhile
     (container,) = pod_of(cluster, "app.kubernetes.io/name=ingero-agent")["spec"]["containers"]
     rights = container["securityContext"]
@@ -194,6 +195,7 @@ def test_echo_stores_what_fleet_sends_on(cluster: Cluster) -> None:
     for words in printed("3."):
         cluster.run(*words)
     ready(cluster, "ingero-echo", "Echo is not ready")
+    cluster.run("helm", "test", "ingero-echo", "-n", "ingero")
     ready(cluster, "ingero-fleet", "Fleet is not ready again")
     sql = "sql=SELECT DISTINCT node_id FROM events"
     ask = ("ingero-echo", "ask", "run_analysis", sql, "--json")
