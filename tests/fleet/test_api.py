@@ -1,6 +1,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Generator
 from functools import partial
 
 import aiohttp
@@ -240,14 +241,14 @@ async def test_fleet_ticks_by_itself() -> None:
 async def test_a_failed_tick_is_counted_and_the_next_one_runs() -> None:
     async with running(tick_s=0.01) as fleet:
         errors = [RuntimeError("defect")]
-        tick = fleet.processor.tick
+        tick = fleet.processor.tick_in_steps
 
-        def failing_once(now_s: float) -> None:
+        def failing_once(now_s: float) -> Generator[None, None, None]:
             if errors:
                 raise errors.pop()
-            tick(now_s)
+            yield from tick(now_s)
 
-        fleet.processor.tick = failing_once  # type: ignore[method-assign] # on purpose
+        fleet.processor.tick_in_steps = failing_once  # type: ignore[method-assign] # on purpose
         before = fleet.processor.counters.ticks
         await until_async(lambda: not errors and fleet.processor.counters.ticks >= before + 3)
         assert fleet.failed_ticks == 1

@@ -1,10 +1,18 @@
 """Foreign web pages: their host names, origins and forms are refused; pages cannot be framed."""
 
 import pytest
-from starlette.responses import PlainTextResponse
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from ingero.transport.browsers import BrowserGuard, is_foreign, is_local_name, page_headers
+from ingero.transport.browsers import (
+    BrowserGuard,
+    is_foreign,
+    is_local_name,
+    page_headers,
+    page_response,
+)
 
 
 def client(*, is_local: bool, base: str = "http://localhost:8080") -> TestClient:
@@ -48,6 +56,24 @@ def test_changes_from_the_same_origin_or_from_no_browser_pass() -> None:
     own = {"Origin": "http://localhost:8080"}
     assert page.post("/", json={}, headers=own).status_code == 200
     assert not is_foreign([(b"origin", b"https://Fleet"), (b"host", b"fleet")])
+
+
+@pytest.mark.parametrize("path", ["/", "/missing"])
+def test_no_reply_can_be_framed_or_taken_for_a_page(path: str) -> None:
+    app = Starlette(routes=[Route("/", lambda _: JSONResponse({}))])
+    for is_local, host in ((False, "localhost"), (True, "localhost"), (True, "evil.example")):
+        page = TestClient(BrowserGuard(app, is_local=is_local))
+        headers = page.get(path, headers={"Host": host}).headers
+        assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_page_keeps_its_own_policy() -> None:
+    guarded = BrowserGuard(page_response("<script>1</script>"), is_local=False)
+    found = TestClient(guarded).get("/").headers.get_list("content-security-policy")
+    assert len(found) == 1
+    assert "script-src 'sha256-" in found[0]
 
 
 def test_a_page_allows_its_own_script_and_style_and_no_frame() -> None:

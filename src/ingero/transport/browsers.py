@@ -12,13 +12,19 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.responses import HTMLResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingero.contract.api_paths import PROMETHEUS
 from ingero.transport.http import SAFE_METHODS, error_response
 from ingero.transport.tls import is_loopback
 
 FOREIGN_ORIGIN: Final = "the request comes from a page of another server"
+_NO_PAGE: Final = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
 
 
 class BrowserGuard:
@@ -37,7 +43,7 @@ class BrowserGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await (self._refusal(scope) or self._app)(scope, receive, send)
+            await (self._refusal(scope) or self._app)(scope, receive, never_a_page(send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = dict(scope["headers"])
@@ -79,6 +85,23 @@ def host_name(header: str) -> str:
     if header.startswith("["):
         return header[1:].partition("]")[0].lower()
     return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
+
+
+def never_a_page(send: Send) -> Send:
+    """Add headers to replies that are no page of ours, such as JSON and errors.
+
+    A browser that is made to show or frame one must not run anything of it.
+    """
+
+    async def limited(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = message.get("headers", [])
+            names = {name.lower() for name, _ in given}
+            added = [pair for pair in _NO_PAGE if pair[0] not in names]
+            message = {**message, "headers": [*given, *added]}
+        await send(message)
+
+    return limited
 
 
 def page_response(page: str) -> Response:

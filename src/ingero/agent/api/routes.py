@@ -48,6 +48,7 @@ from ingero.transport.browsers import (
     FOREIGN_ORIGIN,
     host_name,
     is_foreign,
+    never_a_page,
 )
 from ingero.transport.http import SAFE_METHODS, json_response
 from ingero.web.assets import file_endpoint, page_endpoint
@@ -200,7 +201,7 @@ class NodeGuard:
                 ]
             await send(message)
 
-        await (refusal or self.app)(scope, receive, named)
+        await (refusal or self.app)(scope, receive, never_a_page(named))
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> Response | None:
         host = host_name(headers.get(b"host", ""))
