@@ -52,6 +52,7 @@ class Signal(StrEnum):
     DISK_SHARE = "disk_share"  # waits for block devices
     RETRANSMIT_SHARE = "retransmit_share"  # of the TCP segments that the node sent
     NIC_ERRORS = "nic_errors"  # per second
+    NIC_SPEED = "nic_speed"  # Gb/s of all ports that are up
     GC_SHARE = "gc_share"  # Python's garbage collection
 
 

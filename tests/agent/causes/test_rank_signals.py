@@ -1,10 +1,13 @@
 """Signals from counters: cgroups of both versions, network, threads; what is missing is absent."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support import lossy_link
 
 from ingero.agent.causes import cgroups, network
 from ingero.agent.causes.cgroups import CgroupCounts, count_cgroups
@@ -98,11 +101,61 @@ def test_network_counts_leave_out_the_loopback_device(
     port = tmp_path / "mlx5_0" / "ports" / "1" / "counters"
     port.mkdir(parents=True)
     (port / "symbol_error").write_text("6\n")
+    hardware = port.parent / "hw_counters"
+    hardware.mkdir()
+    (hardware / "packet_seq_err").write_text("7\n")
+    (hardware / "out_of_sequence").write_text("1000\n")  # adaptive routing, no error
     real = network.read
     monkeypatch.setattr(network, "read", lambda path: files.get(path) or real(path))
-    assert count_network(7, tmp_path) == NetworkCounts(5000, 12, 2 + 3 + 4 + 5 + 6)
+    nowhere = tmp_path / "none"
+    assert count_network(7, tmp_path, nowhere) == NetworkCounts(5000, 12, 2 + 3 + 4 + 5 + 6 + 7)
     files.clear()
-    assert count_network(2**22 - 1, tmp_path / "none") == NetworkCounts()
+    assert count_network(2**22 - 1, nowhere, nowhere) == NetworkCounts()
+
+
+def test_the_speed_of_ports_that_are_up_is_added(tmp_path: Path) -> None:
+    infiniband, devices = tmp_path / "infiniband", tmp_path / "net"
+    for number, (rate, state) in enumerate(
+        [("400 Gb/sec (4X NDR)", "4: ACTIVE"), ("100 Gb/sec", "4: ACTIVE"), ("400", "1: DOWN")]
+    ):
+        port = infiniband / f"mlx5_{number}" / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "rate").write_text(rate)
+        (port / "state").write_text(state)
+    for name, state, speed, is_card in (
+        ("eth0", "up", "25000", True), ("eth1", "down", "25000", True),
+        ("eth2", "up", "-1", True), ("veth0", "up", "10000", False),
+    ):  # fmt: skip
+        (devices / name).mkdir(parents=True)
+        (devices / name / "operstate").write_text(state)
+        (devices / name / "speed").write_text(speed)
+        (devices / name / "device").mkdir() if is_card else None
+    assert count_network(1, infiniband, devices).speed_gbits == 500.0
+    counted = count_network(1, tmp_path / "none", devices)
+    assert counted.speed_gbits == 25.0
+    assert (
+        signals_between(BEFORE, replace(BEFORE, at_s=14.0, network=counted))[Signal.NIC_SPEED]
+        == 25.0
+    )
+
+
+def test_a_lossy_link_shows_in_the_retransmits_of_its_namespace() -> None:
+    """A queue that is too short for its rate drops segments of a real TCP connection."""
+    if os.geteuid():
+        pytest.skip("a network namespace of its own needs root")
+    script = Path(lossy_link.__file__)
+    found = subprocess.run(
+        ["unshare", "-n", sys.executable, str(script)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    if found.returncode == lossy_link.NO_SHAPING:
+        pytest.skip("this kernel cannot shape traffic")
+    before, after = (NetworkCounts(*map(int, line.split())) for line in found.stdout.splitlines())
+    first = replace(BEFORE, network=before)
+    assert (
+        signals_between(first, replace(first, at_s=14.0, network=after))[Signal.RETRANSMIT_SHARE]
+        > 0.005
+    )
 
 
 def test_counters_of_this_process_grow_and_those_of_no_process_are_none() -> None:

@@ -215,3 +215,35 @@ def test_a_verdict_of_the_engine_is_shown_with_its_cause_and_recorded_without() 
     page = render(cause_families(service)).decode()
     assert 'ingero_fleet_verdict_cause{cause="gc",cluster_id="c"' in page
     assert 'ingero_fleet_cause_answers_total{cause="gc"} 1' in page
+
+
+def test_a_network_event_names_the_node_whose_counters_differ() -> None:
+    event = Verdict(
+        episode="e9", state=VerdictState.FLEET_EVENT, node="", job="j",
+        cause_class=CauseClass.NETWORK, since=1.0, next_step="read counters",
+    )  # fmt: skip
+    book = CauseBook()
+    for rank in range(8):
+        share = 0.03 if rank == 5 else 0.0001
+        book.take(signals(rank, {Signal.RETRANSMIT_SHARE: share}), "c", 10.0)
+    book.tick([], 11.0)
+    marked = book.mark("c", event)
+    assert marked.cause == "node n5: TCP retransmits 3.0 %, peers 0.0 %"
+    assert marked.link == "node n5's NIC"
+    assert "cable" in marked.next_step
+    known = msgspec.structs.replace(event, link="rank 5 ↔ rank 6")
+    assert book.mark("c", known).link == "rank 5 ↔ rank 6"
+    book.tick([], 100.0)
+    assert book.mark("c", event) == event, "the signals are too old"
+
+
+def test_signals_of_a_replica_that_knows_others_are_left_out() -> None:
+    book = CauseBook()
+    book.take(signals(1, {Signal.POWER: 1.0}), "c", 10.0)
+    book.take(signals(2, {Signal.POWER: 1.0}), "c", 10.0)
+    ranks, episodes, fresh = book.stored()
+    short = next(iter(ranks.values()))
+    short.values = short.values[:-1]
+    other = CauseBook()
+    other.restore(ranks, episodes, fresh)
+    assert [key[3] for key in other.stored()[0]] == [2]

@@ -55,6 +55,8 @@ def signals_between(before: Reading, after: Reading) -> dict[Signal, float]:
     if sent >= MIN_SEGMENTS:
         again = after.network.retransmitted - before.network.retransmitted
         found[Signal.RETRANSMIT_SHARE] = _share(again / sent)
+    if after.network.speed_gbits is not None:
+        found[Signal.NIC_SPEED] = after.network.speed_gbits
     for signal, begin, end in (
         (Signal.MEMORY_PRESSURE, before.cgroup.memory_stall_us, after.cgroup.memory_stall_us),
         (Signal.IO_PRESSURE, before.cgroup.io_stall_us, after.cgroup.io_stall_us),

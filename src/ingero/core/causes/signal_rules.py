@@ -108,7 +108,11 @@ RULES: Final = {
     ),
     Signal.NIC_ERRORS: SignalRule(
         kind=CauseKind.NETWORK, place=Place.NETWORK, unit=" a second", digits=1, floor=1.0,
-        normal=0.0, text="errors and drops of network devices {mine}, peers {peers}",
+        text="errors and drops of network devices {mine}, peers {peers}",
+    ),
+    Signal.NIC_SPEED: SignalRule(
+        kind=CauseKind.NETWORK, place=Place.NETWORK, unit=" Gb/s", higher_is_worse=False, floor=0.5,
+        text="network ports that are up have {mine} in all, peers {peers}",
     ),
 }  # fmt: skip
 

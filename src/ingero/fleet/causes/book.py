@@ -27,9 +27,10 @@ from ingero.contract.causes import (
 )
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import problem_with_id
-from ingero.contract.verdict import Verdict, VerdictState
+from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.causes.answer import summarise
 from ingero.core.causes.next_steps import NEXT_STEPS
+from ingero.core.causes.node_network import NETWORK_SIGNALS, RankNetwork, find_slow_node
 
 MAX_RANKS: Final = 65_536  # whose signals are kept; the oldest are dropped
 MAX_EPISODES: Final = 1024  # that are asked about
@@ -57,6 +58,11 @@ class _Rank:
     )
     at_s: float = -math.inf
     step_ms: float | None = None
+
+    def known(self, signals: Iterable[Signal]) -> dict[Signal, float]:
+        """Return those of some signals that were sent."""
+        values = {one: float(self.values[_ORDER.index(one)]) for one in signals}
+        return {one: value for one, value in values.items() if not math.isnan(value)}
 
 
 @dataclass(slots=True)
@@ -97,6 +103,7 @@ class CauseBook:
         self._episodes: OrderedDict[EpisodeKey, _Episode] = OrderedDict()
         self._fresh: set[EpisodeKey] = set()
         self._new = 0  # asks of this tick
+        self._now_s = -math.inf  # of the last tick
 
     def take(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
         """Take the signals and answers of one push."""
@@ -129,7 +136,8 @@ class CauseBook:
         self, ranks: dict[RankKey, _Rank], episodes: dict[EpisodeKey, _Episode],
         fresh: set[EpisodeKey],
     ) -> None:  # fmt: skip
-        """Replace everything by what another replica stored."""
+        """Replace everything by what another replica stored, which may know other signals."""
+        ranks = {key: rank for key, rank in ranks.items() if len(rank.values) == len(_ORDER)}
         self._ranks, self._episodes, self._fresh = OrderedDict(ranks), OrderedDict(episodes), fresh
         self._jobs = {}
         for key, rank in self._ranks.items():
@@ -138,7 +146,7 @@ class CauseBook:
     def tick(self, verdicts: Iterable[tuple[str, Verdict]], now_s: float) -> list[EpisodeKey]:
         """Decide what is asked now; return the episodes with a new cause."""
         by_node: dict[tuple[str, str], list[Ask]] = {}
-        self._new = 0
+        self._new, self._now_s = 0, now_s
         for cluster, verdict in verdicts:
             if verdict.node and verdict.state in _ASKED:
                 ask = self._ask(cluster, verdict, now_s)
@@ -154,6 +162,8 @@ class CauseBook:
 
     def mark(self, cluster: str, verdict: Verdict) -> Verdict:
         """Return the verdict with its cause and the next step that follows from it."""
+        if verdict.cause_class is CauseClass.NETWORK and not verdict.node:
+            return self._mark_network(cluster, verdict)
         kept = self._episodes.get((cluster, verdict.episode))
         finding = kept.finding if kept else None
         if finding is None or verdict.cause:
@@ -163,6 +173,24 @@ class CauseBook:
             return msgspec.structs.replace(verdict, cause=text)
         return msgspec.structs.replace(
             verdict, cause=finding.text, next_step=NEXT_STEPS[finding.kind]
+        )
+
+    def _mark_network(self, cluster: str, verdict: Verdict) -> Verdict:
+        """Return a verdict about links with the node whose network differs from the others."""
+        job = self._jobs.get((cluster, verdict.job), {})
+        fresh = ((key, one) for key, one in job.items() if self._now_s - one.at_s <= FRESH_S)
+        ranks = [
+            RankNetwork(key[1], key[3], one.known(NETWORK_SIGNALS))
+            for key, one in islice(fresh, MAX_PEERS)
+        ]
+        slow = find_slow_node(ranks, verdict.link)
+        if slow is None:
+            return verdict
+        return msgspec.structs.replace(
+            verdict,
+            cause=f"node {slow.node}: {slow.text}",
+            link=verdict.link or f"node {slow.node}'s NIC",
+            next_step=NEXT_STEPS[CauseKind.NETWORK],
         )
 
     def kind_of(self, cluster: str, episode: str) -> CauseKind | None:
