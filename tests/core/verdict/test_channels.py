@@ -209,8 +209,8 @@ def test_less_shows_who_stalls_where_the_step_of_the_job_is_too_long(
         rows, cohorts = table()
         rows.scale[:4], cohorts.frames_per_sample[1] = 0.05, 4
         cohorts.step_base[1], cohorts.step_noise[1] = 0.0, noise
-        steps(rows, cohorts, [[excess, 0, 0, 0]], span_s=span_s)
-        assert rows.onset_count[0] == (count if excess > 0.3 else 0)
+        steps(rows, cohorts, [[excess, excess - 0.01, 0, 0]], span_s=span_s)
+        assert rows.onset_count[:4].tolist() == [count if excess > 0.3 else 0, 0, 0, 0]
 
 
 def test_a_stall_stands_out_from_the_noise_of_a_single_step() -> None:

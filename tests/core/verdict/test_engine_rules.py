@@ -19,7 +19,7 @@ from ingero.core.verdict.events.job_events import JobEvents
 from ingero.core.verdict.events.structural import find_structural
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.stall_channel import _follow_stalls
+from ingero.core.verdict.stall_channel import update_stalls
 from ingero.core.verdict.table import (
     ADVANCE,
     CHRONIC,
@@ -288,8 +288,11 @@ def test_a_stall_begins_above_its_limit_and_ends_at_half_of_it(
     registry = world()
     rows = registry.rows
     rows.scale[:8], rows.is_stalled[0] = 0.001, was_stalled
-    onset = _follow_stalls(rows, registry.cohorts, np.array([0]), np.array([excess]))
-    assert (bool(onset[0]), bool(rows.is_stalled[0])) == (begins, is_stalled)
+    rows.bias[:8] = 0.0
+    update_stalls(
+        rows, registry.cohorts, np.array([0]), np.array([excess]), np.array([5]), np.array([np.nan])
+    )
+    assert (bool(rows.onset_count[0]), bool(rows.is_stalled[0])) == (begins, is_stalled)
 
 
 def test_noisy_members_need_a_larger_stall() -> None:
@@ -297,11 +300,12 @@ def test_noisy_members_need_a_larger_stall() -> None:
     registry = world()
     rows = registry.rows
     rows.scale[:8], registry.cohorts.frames_per_sample[1] = 0.02, 4
-    found = [
-        _follow_stalls(rows, registry.cohorts, np.array([n]), np.array([excess]))[0]
-        for n, excess in enumerate((0.19, 0.21))
-    ]
-    assert found == [False, True]
+    rows.bias[:8] = 0.0
+    unknown = np.full(2, np.nan)
+    update_stalls(
+        rows, registry.cohorts, np.arange(2), np.array([0.19, 0.21]), np.array([5, 5]), unknown
+    )
+    assert rows.is_stalled[:2].tolist() == [False, True]
 
 
 def punctual(period: int, size: float) -> MemberRegistry:

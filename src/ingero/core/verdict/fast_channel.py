@@ -78,9 +78,9 @@ def is_persistent(rows: MemberRows, samples_between_alarms: Column) -> NDArray[n
     needed = lasting_samples(rows, samples_between_alarms)
     found = _rose(rows, needed)
     often = _rose(rows, np.maximum(needed, UNEVEN_LASTING))
-    asked = found & ~often & (rows.state[: rows.size] == SUSPECT)
-    for index in np.flatnonzero(asked).tolist():
-        found[index] = _is_steady(rows, index, int(needed[index]))
+    asked = np.flatnonzero(found & ~often & (rows.state[: rows.size] == SUSPECT))
+    if len(asked):
+        found[asked] = _is_steady(rows, asked, needed[asked])
     return found
 
 
@@ -90,17 +90,20 @@ def _rose(rows: MemberRows, needed: Index) -> NDArray[np.bool_]:
     return np.asarray(np.bitwise_count(rows.rises[: rows.size] & window) >= needed, bool)
 
 
-def _is_steady(rows: MemberRows, index: int, needed: int) -> bool:
-    """Tell whether the last samples are all about as slow.
+def _is_steady(rows: MemberRows, members: Index, needed: Index) -> NDArray[np.bool_]:
+    """Tell for which members the last samples are all about as slow.
 
     A hiccup on top of a few samples that are slower by chance raises a channel as far as a slow
     node does, but most of these samples are then far below the effect.
     """
-    places = (rows.samples[index] - 1 - np.arange(needed + needed // MISSES)) % RECENT_HISTORY
-    excess = rows.latest[index, places] - rows.bias[index]
-    effect = float(np.median(rows.recent_excess[index]))
-    enough = min(STEADY * effect, STEADY_SCALES * float(rows.scale[index]))
-    return int((excess >= enough).sum()) >= needed
+    window = needed + needed // MISSES
+    ago = np.arange(int(window.max()))
+    places = (rows.samples[members][:, None] - 1 - ago) % RECENT_HISTORY
+    excess = rows.latest[members[:, None], places] - rows.bias[members][:, None]
+    effect = np.median(rows.recent_excess[members], axis=1)
+    enough = np.minimum(STEADY * effect, STEADY_SCALES * rows.scale[members])
+    is_slow = (excess >= enough[:, None]) & (ago < window[:, None])
+    return np.asarray(is_slow.sum(axis=1) >= needed, bool)
 
 
 def lasting_samples(rows: MemberRows, samples_between_alarms: Column) -> Index:

@@ -8,8 +8,8 @@ from ingero.core.verdict.fast_channel import CAP
 from ingero.core.verdict.table import ONSETS, CohortRows, MemberRows
 
 STALL_SCALES = 5.0
-# The same in a step that is too long for the whole job: somebody stalls, so less shows who. A step
-# is too long by this share, and by so many standard deviations of steps.
+# The same for the slowest member in a step that is too long for the whole job: somebody stalls, so
+# less shows who. A step is too long by this share, and by so many standard deviations of steps.
 SHOWN_SCALES, LONG_STEP, LONG_NOISE = 3.0, 0.15, 3.0
 STALL_MIN = 0.08  # a stall adds at least this share to a step
 # A stall ends below this share of its limit. A member that is slow for good, near the limit, then
@@ -42,7 +42,8 @@ def update_stalls(
     Stalls count for less where the peers stall as often.
     """
     excess = residual - rows.bias[members]
-    onset = _follow_stalls(rows, members, excess, _stall_limit(rows, cohorts, members, span_s))
+    limit = _stall_limit(rows, cohorts, members, excess, span_s)
+    onset = _follow_stalls(rows, members, excess, limit)
     rows.stall_steps[members] += 1
     rate = np.clip(
         2 * _typical_stalls(rows, members) / rows.stall_steps[members], STALL_RATE, STALL_RATE_MAX
@@ -62,13 +63,19 @@ def update_stalls(
     )
 
 
-def _stall_limit(rows: MemberRows, cohorts: CohortRows, members: Index, span_s: Column) -> Column:
+def _stall_limit(
+    rows: MemberRows, cohorts: CohortRows, members: Index, excess: Column, span_s: Column
+) -> Column:
     """Return the excess of own time that makes a step a stall of its member."""
     cohort = rows.cohort[members]
     wider = np.sqrt(np.maximum(cohorts.frames_per_sample[cohort], 1))  # one step than a sample
     longer = np.maximum(LONG_STEP, LONG_NOISE * cohorts.step_noise[cohort] * wider)
     is_long = span_s > np.exp(cohorts.step_base[cohort]) * (1 + longer)  # not where it is unknown
-    scales = np.where(is_long, SHOWN_SCALES, STALL_SCALES)
+    scales = np.full(len(members), STALL_SCALES)
+    if is_long.any():
+        most = np.full(cohorts.size, -np.inf)
+        np.maximum.at(most, cohort, excess)
+        scales[is_long & (excess == most[cohort])] = SHOWN_SCALES
     return np.asarray(np.maximum(scales * rows.scale[members] * wider, STALL_MIN), np.float64)
 
 
