@@ -125,15 +125,30 @@ def test_the_usual_queue_is_learned_while_nobody_seems_slow(
     registry = world()
     rows = registry.rows
     rows.state[0], rows.cusum[0], rows.advance_limit[:8] = HEALTHY, 0.0, 10.0
-    rows.baseline_queue_s[0], registry.cohorts.frames_per_sample[1] = 1.0, 2
+    rows.baseline_queue_s[0], rows.late_frames[0] = 1.0, 39
     for name, value in given.items():
         getattr(rows, name)[0] = value
     one = np.array([1.0])
     batch = make_batch(ONE, one, ONE, advance_s=one, span_s=one, queue_s=3 * one)
     keep_advances(rows, registry.cohorts, batch)
-    # a fortieth of the two seconds, since a sample has two steps
+    # a fortieth of the two seconds: it is the fortieth step that was sent whole
     assert rows.baseline_queue_s[0] == pytest.approx(1.05 if is_learned else 1.0)
     assert rows.queue_noise_s[0] == pytest.approx(0.05 if is_learned else 0.0)
+
+
+def test_the_usual_queue_is_a_mean_that_follows_slowly_later() -> None:
+    """Steps that are sent whole are few, and hosts that run ahead make their queues vary a lot."""
+    registry = world()
+    rows, one = registry.rows, np.array([1.0])
+    rows.state[0], rows.cusum[0] = HEALTHY, 0.0
+    for step in range(50):
+        queue_s = np.array([4.0 if step % 5 == 0 else 1.0])
+        batch = make_batch(ONE, one, np.array([step]), advance_s=one, span_s=one, queue_s=queue_s)
+        keep_advances(rows, registry.cohorts, batch)
+    assert rows.baseline_queue_s[0] == pytest.approx(1.6)
+    rows.late_frames[0] = 1000
+    keep_advances(rows, registry.cohorts, batch)
+    assert rows.baseline_queue_s[0] == pytest.approx(1.6 - 0.6 / 50)
 
 
 def test_own_time_must_have_grown_with_three_tenths_of_the_advance() -> None:

@@ -38,7 +38,7 @@ UPPER, UPPER_SCALES = 0.9, 1.2816  # a quantile, and how many scales above the m
 FAR = 3.0  # scales: a larger advance is not learned as usual
 WIDER = 1.5  # the scale of a member is at most this many times the cohort's
 MAX_SHIFT = 0.01  # of a step
-QUEUE_SMOOTH = 0.05  # per sample
+QUEUE_STEPS = 50  # steps sent whole, over which the time in the queue is averaged
 EXPLAINED = 0.3  # of the advance: own time must have grown by this part of it
 
 
@@ -67,7 +67,7 @@ def _follow_queue(rows: MemberRows, cohorts: CohortRows, members: Index, queue_s
     calm &= ~(rows.cusum[members] > CALM * rows.limit[members]) & np.isfinite(queue_s)
     calm &= cohorts.step_cusum[cohort] == 0.0
     chosen, before = members[calm], rows.baseline_queue_s[members[calm]]
-    smooth = QUEUE_SMOOTH / np.maximum(cohorts.frames_per_sample[cohort[calm]], 1)
+    smooth = 1 / np.clip(rows.late_frames[chosen], 1, QUEUE_STEPS)
     away = np.nan_to_num(queue_s[calm] - before)
     rows.baseline_queue_s[chosen] = np.nan_to_num(before, nan=0.0) + np.where(
         np.isnan(before), queue_s[calm], smooth * away
