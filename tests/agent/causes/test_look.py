@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from tests.support.apart import Apart
 
+from ingero.agent.causes import look as look_module
 from ingero.agent.causes import rivals, sampling
 from ingero.agent.causes.gpu_signals import GpuSignals
 from ingero.agent.causes.look import RankProcess, look
@@ -185,6 +186,22 @@ def test_a_lock_is_named_without_python_frames_and_unknown_says_why(
         CauseKind.UNKNOWN,
         "its Python frames were not read, because its interpreter is of another version",
     )
+
+
+@pytest.mark.parametrize(("problem", "kind"), [("", CauseKind.CPU), ("no", CauseKind.UNKNOWN)])
+def test_without_frames_waits_for_a_cpu_that_nobody_takes_are_a_guess(
+    start: Start, monkeypatch: pytest.MonkeyPatch, problem: str, kind: CauseKind
+) -> None:
+    class Sampler(sampling.ThreadSampler):
+        def __init__(self, pid: int, *, with_others: bool) -> None:
+            super().__init__(pid, with_others=with_others)
+            self.problem = problem
+
+    monkeypatch.setattr(look_module, "ThreadSampler", Sampler)
+    monkeypatch.setattr(look_module, "find_rival", lambda *_: "")
+    peers = [RankProcess(start("healthy", cpu=0), "j", rank) for rank in (1, 2)]
+    late, _ = start("healthy", cpu=1), start("hog", cpu=1)
+    assert best_cause(late, peers, late=0.2, known=KNOWN).kind is kind
 
 
 def test_a_process_that_ended_gives_no_answer(peers: list[RankProcess]) -> None:

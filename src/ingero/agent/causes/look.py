@@ -113,9 +113,13 @@ def look(
         share=ask.late, cause_class=_CLASSES.get(ask.cause_class, CauseClass.UNKNOWN)
     )
     found = find_causes(mine, others, known_signals(ask.peers), lateness)
-    if found and found[0].kind is CauseKind.CPU:
-        found[0] = name_rival(found[0], find_rival(late.pid, stop))
     problem = watched[0].sampler.problem
+    if found and found[0].kind is CauseKind.CPU:
+        rival = find_rival(late.pid, stop)
+        # Who often wakes up from a lock or a read waits for a CPU as well: without frames and
+        # without anybody who takes it, that would be a guess.
+        is_clear = bool(rival) or not problem
+        found = [name_rival(found[0], rival), *found[1:]] if is_clear else found[1:]
     return found or ([_not_seen(problem)] if problem else [])
 
 
