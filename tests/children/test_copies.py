@@ -79,6 +79,13 @@ def test_a_copy_inherits_no_socket_but_the_kept_one() -> None:
         assert ours.recv(1000).decode() == expected
 
 
+def test_a_copy_has_a_name_of_its_own() -> None:
+    def is_named() -> int:
+        return int(Path("/proc/self/comm").read_text() != "ingero-try\n")
+
+    assert run_one(is_named) == 0
+
+
 def test_a_copy_keeps_only_the_capabilities_it_is_started_with() -> None:
     if not permitted_capabilities():
         pytest.skip("this process has no capabilities to give up")

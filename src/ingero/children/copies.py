@@ -1,6 +1,7 @@
 """Children of an asyncio program that are copies of it: what it has imported is shared memory."""
 
 import asyncio
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -79,6 +80,8 @@ def start_copy(
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _give_up(given_up)
+        with contextlib.suppress(OSError):  # what `top` and `ps -o comm` show
+            Path("/proc/self/comm").write_text(f"ingero-{name}")
         follow_parent()
         keep_capabilities(capabilities)
         if os.getppid() != parent:
