@@ -63,8 +63,9 @@ def slow_rank(cluster: DemoCluster) -> Verdict:
     cluster.hurry()
     until(lambda: judged() and not cluster.is_late, "the ranks are not judged")
     cluster.slow_rank(RANK, EXCESS)
-    until(named, "the slow rank is not named")
-    return named()[0]
+    found: list[Verdict] = []
+    until(lambda: found.extend(named()) or found, "the slow rank is not named")
+    return found[0]
 
 
 def push_others(cluster: DemoCluster, done: threading.Event) -> None:

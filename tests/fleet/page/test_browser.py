@@ -128,7 +128,7 @@ def test_a_node_is_shown_beside_its_median_peer(browser: Browser, job: PageFleet
         page.goto(f"{job.url}/node/{job.names[11]}")
         first = page.locator("h2:has-text('median peer') + div tbody tr").first
         expect(first).to_contain_text("own time per step")
-        expect(first.locator(".bigger")).to_have_text(re.compile(r"^\+\d+%$"))
+        expect(first.locator(".bigger")).to_have_text(re.compile(r"^\+[\d.]+%$"))
 
 
 def test_an_episode_says_why_nobody_else_was_blamed_and_is_saved(

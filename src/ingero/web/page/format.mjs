@@ -10,8 +10,10 @@ export const number = (value, digits = 2) =>
   value == null ? MISSING : signed(value.toFixed(digits));
 export const percent = (value, digits = 1) =>
   value == null ? MISSING : number(100 * value, digits) + "%";
-export const change = (share) =>
-  Math.round(100 * share) > 0 ? "+" + percent(share, 0) : percent(share, 0);
+export function change(share, digits = 0) {
+  const text = percent(share, digits);
+  return share > 0 && /[1-9]/.test(text) ? "+" + text : text;
+}
 export const count = (value) => value.toLocaleString("en");
 export const many = (size, noun) => `${count(size)} ${noun}${size === 1 ? "" : "s"}`;
 export const dollars = (value) =>

@@ -88,6 +88,8 @@ function Compared({ answer }) {
     </details>`}`;
 }
 
+const difference = (share) => change(share, Math.abs(share) < 0.1 ? 1 : 0);
+
 const Signals = ({ rows }) => html`<div class="wide"><table class="stack">
   <${Columns} names=${["signal", "#this node", "#median peer", "#difference", "#peers"]} />
   <tbody>${rows.map((each) => html`<tr key=${each.signal + each.rank}>
@@ -96,6 +98,6 @@ const Signals = ({ rows }) => html`<div class="wide"><table class="stack">
     <td class="n" data-label="this node">${digits(each.own)}</td>
     <td class="n" data-label="median peer">${digits(each.median)}</td>
     <td class=${"n" + (each.distance >= FAR ? " bigger" : "")} data-label="difference">
-      ${each.median ? change(each.own / each.median - 1) : MISSING}</td>
+      ${each.median ? difference(each.own / each.median - 1) : MISSING}</td>
     <td class="n" data-label="peers">${each.peers}</td>
   </tr>`)}</tbody></table></div>`;
