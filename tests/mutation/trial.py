@@ -151,7 +151,9 @@ class Trials:
         try:
             silence(folder)
             self._run(mutant, noting, folder)
-        finally:  # a change may break pytest itself, for example by closing its output
+        except BaseException:  # noqa: BLE001 - pytest itself is broken, by a closed output for example
+            noting.is_failed = True
+        finally:
             os._exit(_KILLED if noting.is_failed else 0)
 
     def _run(self, mutant: Mutant, noting: "Noting", folder: Path) -> None:
