@@ -37,9 +37,8 @@ class Quantile:
         cell = next((i for i in range(3) if sample < heights[i + 1]), 3)
         for i in range(cell + 1, 5):
             places[i] += 1
-        wanted = (0.0, self.p / 2, self.p, (1 + self.p) / 2, 1.0)
-        for i in (1, 2, 3):
-            off = 1 + (places[4] - 1) * wanted[i] - places[i]
+        for i, share in ((1, self.p / 2), (2, self.p), (3, (1 + self.p) / 2)):
+            off = 1 + (places[4] - 1) * share - places[i]
             if (off >= 1 and places[i + 1] - places[i] > 1) or (
                 off <= -1 and places[i - 1] - places[i] < -1
             ):
