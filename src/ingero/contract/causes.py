@@ -90,8 +90,8 @@ class Ask(
 ):
     """Fleet's question about one rank of the node that it replies to.
 
-    `late` is the share of the time that the rank is behind, and `number` counts the asks of an
-    episode: an agent answers each number once.
+    `late` is the share of the time that the rank is behind, `period` is in steps, and `number`
+    counts the asks of an episode: an agent answers each number once.
     """
 
     episode: str
@@ -101,6 +101,7 @@ class Ask(
     cause_class: str = ""
     late: float | None = None
     step_ms: float | None = None
+    period: int | None = None
     peers: dict[str, PeerValue] = {}
 
 

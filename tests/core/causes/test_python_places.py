@@ -1,5 +1,7 @@
 """Where a thread spends more time than its peers: locks, readers, garbage collection, Python."""
 
+import pytest
+
 from ingero.contract.causes import CauseKind
 from ingero.core.causes.profile import Doing, Frame, Other, Profile, Sample, add_up
 from ingero.core.causes.python_places import (
@@ -78,7 +80,7 @@ def test_garbage_collection_is_told_in_steps() -> None:
         (400, Sample(Doing.RUNS, COMPUTE)),
         (100, Sample(Doing.RUNS, COMPUTE, is_collecting=True)),
     )
-    runs = Collections(count=5, seconds=4.5, step_ms=90.0)
+    runs = Collections(count=5, seconds=4.5, step_ms=72.0)
     found = compare_collections(mine, [HEALTHY], runs, Lateness(share=0.2))
     assert found is not None
     assert found.explains == 1.0
@@ -86,6 +88,19 @@ def test_garbage_collection_is_told_in_steps() -> None:
     unknown = compare_collections(mine, [HEALTHY], Collections(count=5, seconds=4.5), LATE)
     assert unknown is not None
     assert "180 ms every 900 ms" in unknown.text
+
+
+@pytest.mark.parametrize(("period", "steps"), [(12, 12), (13, 13), (20, 10), (None, 10)])
+def test_the_period_of_stalls_is_told_where_the_collections_agree(
+    period: int | None, steps: int
+) -> None:
+    mine = profile(
+        (400, Sample(Doing.RUNS, COMPUTE)),
+        (100, Sample(Doing.RUNS, COMPUTE, is_collecting=True)),
+    )
+    runs = Collections(count=5, seconds=4.5, step_ms=72.0, period=period)
+    found = compare_collections(mine, [HEALTHY], runs, Lateness(share=0.2))
+    assert found is not None and f"180 ms every {steps} steps" in found.text
 
 
 def test_peers_that_collect_as_much_explain_nothing() -> None:

@@ -73,6 +73,13 @@ def test_an_ask_carries_lateness_class_and_the_medians_of_the_other_ranks() -> N
     )
 
 
+def test_an_ask_carries_the_period_of_stalls() -> None:
+    book = CauseBook()
+    book.tick([("c", msgspec.structs.replace(SLOW, period=10))], 11.0)
+    (ask,) = decode_asks(book.texts["c", "n5"])
+    assert ask.period == 10
+
+
 def test_old_signals_of_a_stopped_agent_are_not_compared() -> None:
     book = CauseBook()
     book.take(signals(1, {Signal.POWER: 1.0}), "c", 0.0)

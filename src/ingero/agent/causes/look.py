@@ -64,7 +64,7 @@ class _Watched:
             self.samples.append(found)
         return found is not None
 
-    def seen(self, step_ms: float | None) -> Seen | None:
+    def seen(self, step_ms: float | None = None, period: int | None = None) -> Seen | None:
         """Return everything that was seen; None when the process is gone."""
         now_s = time.monotonic()
         after = take_reading(self.rank.pid, now_s, self._threads)
@@ -76,7 +76,7 @@ class _Watched:
         before, last = self._collection, self.sampler.collection()
         count = _heavy(before, last) if before and last else 0
         seconds = after.at_s - self._before.at_s
-        runs = Collections(count=count, seconds=seconds, step_ms=step_ms)
+        runs = Collections(count=count, seconds=seconds, step_ms=step_ms, period=period)
         if last is not None:
             signals[Signal.GC_SHARE] = profile.collecting_share
         return Seen(signals=signals, profile=profile, collections=runs)
@@ -105,10 +105,10 @@ def look(
     watched += [_Watched(peer, gpus, is_late=False) for peer in peers[:MAX_PEERS]]
     if not _sample(watched, stop, seconds):
         return None
-    mine = watched[0].seen(ask.step_ms)
+    mine = watched[0].seen(ask.step_ms, ask.period)
     if mine is None:
         return None
-    others = [seen for one in watched[1:] if (seen := one.seen(None)) is not None]
+    others = [seen for one in watched[1:] if (seen := one.seen()) is not None]
     lateness = Lateness(
         share=ask.late, cause_class=_CLASSES.get(ask.cause_class, CauseClass.UNKNOWN)
     )

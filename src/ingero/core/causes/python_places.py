@@ -21,6 +21,7 @@ MIN_SAMPLES: Final = 100
 MIN_SHARE: Final = 0.03  # of the samples, beyond what the peers have
 ERRORS: Final = 4.0  # standard errors, or spreads of the peers, that a difference must exceed
 TIMES: Final = 1.5  # the peers' share that the share must reach
+PERIOD_ERROR: Final = 0.3  # of a few collections that are counted within seconds
 MIN_TOGETHER: Final = 0.6  # of the waits during which another thread does the same
 MIN_WITHOUT_PEERS: Final = 0.5  # of the lateness that a wait must explain where no peer was sampled
 _SAYS_NOTHING: Final = frozenset({Doing.RUNS, Doing.WAITS})  # without a place, or without peers
@@ -29,11 +30,15 @@ _NOWHERE: Final = (NOWHERE.file, NOWHERE.function)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collections:
-    """Garbage collections during the look: how many, over how long, and the length of a step."""
+    """Garbage collections during the look: how many, over how long, and the length of a step.
+
+    `period` is that of the rank's stalls in steps, which Fleet saw for longer.
+    """
 
     count: int = 0
     seconds: float = 0.0
     step_ms: float | None = None
+    period: int | None = None
 
 
 def compare_collections(
@@ -184,7 +189,10 @@ def _rhythm(runs: Collections, share: float) -> str:
     length_s = share * runs.seconds / runs.count
     every_s = runs.seconds / runs.count
     if runs.step_ms:
-        steps = max(round(1e3 * every_s / runs.step_ms), 1)
+        # the collection itself is on top of the steps
+        steps = max(round(1e3 * (every_s - length_s) / runs.step_ms), 1)
+        if runs.period and abs(steps - runs.period) <= PERIOD_ERROR * runs.period:
+            steps = runs.period
         every = "every step" if steps == 1 else f"every {steps} steps"
     else:
         every = f"every {readable_seconds(every_s)}"

@@ -249,6 +249,7 @@ class CauseBook:
             cause_class=str(verdict.cause_class),
             late=_late(verdict),
             step_ms=None if rank is None else rank.step_ms,
+            period=verdict.period,
             peers=self._peers(key, now_s),
         )
 
