@@ -4,9 +4,7 @@ Its packages are pinned. A Python of the system runs it, so it holds no interpre
 what jobs import stays untouched.
 """
 
-import compileall
 import platform
-import py_compile
 import shutil
 import subprocess
 import sys
@@ -77,15 +75,14 @@ def _remove_debugging(packages: Path) -> None:
 
 
 def compile_all(target: Path, home: str) -> None:
-    """Compile every module; the result depends on the sources alone, not on their times."""
-    compileall.compile_dir(
-        target,
-        quiet=2,
-        force=True,
-        stripdir=str(target),
-        prependdir=home,
-        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-    )
+    """Compile every module; the result depends on the sources alone, not on their times.
+
+    A process of its own does it: compiled files also hold which texts the compiling process had
+    interned before. Templates that are no modules do not compile, and are left.
+    """
+    command = [sys.executable, "-m", "compileall", "-qq", "-f", "-s", str(target), "-p", home]
+    command += ["--invalidation-mode", "unchecked-hash", str(target)]
+    subprocess.run(command, env=build_environment(), check=False)
 
 
 def add_python(target: Path, python: str) -> None:

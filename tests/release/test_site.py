@@ -1,8 +1,12 @@
 """An environment for packages and images: nothing in it tells where or when it was made."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from release.site import _forget_removed
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_removed_files_leave_no_digest_behind(tmp_path: Path) -> None:
@@ -16,3 +20,19 @@ def test_removed_files_leave_no_digest_behind(tmp_path: Path) -> None:
     (about / "RECORD").write_text("\n".join([kept[0], *gone, kept[1], ""]))
     _forget_removed(tmp_path)
     assert (about / "RECORD").read_text().splitlines() == kept
+
+
+def test_two_builds_compile_to_the_same_bytes(tmp_path: Path) -> None:
+    """What is compiled holds which texts the compiling process had interned."""
+    found = set()
+    for number, before in enumerate(("", "sys.intern(chr(63)); ")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "module.py").write_text("def f(x): return f'{x}?'\n")
+        script = f"{before}compile_all(Path({str(folder)!r}), '/usr/lib/x')"
+        command = [sys.executable, "-c", f"from release.site import *; {script}"]
+        subprocess.run(command, cwd=ROOT, check=True)
+        (compiled,) = folder.rglob("*.pyc")
+        found.add(compiled.read_bytes())
+    assert len(found) == 1
+    assert b"/usr/lib/x/module.py" in found.pop()
