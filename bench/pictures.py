@@ -7,6 +7,7 @@ them are those of `ingero demo`; the other nodes of the map push a score each.
 import math
 import sys
 import threading
+import time
 import urllib.request
 from pathlib import Path
 
@@ -27,6 +28,7 @@ NODES = [f"gpu-node-{number:02d}" for number in range(1, 9)]
 RANK = 19
 OTHERS = 1000
 PUSH_EVERY_S = 8.0
+ASK_EVERY_S = 0.25
 SECONDS = 5  # of life on each screen before it is taken
 
 
@@ -55,6 +57,7 @@ def slow_rank(cluster: DemoCluster) -> Verdict:
         return seen is not None and seen.ranks.judged == len(NODES) * RANKS_PER_NODE
 
     def named() -> list[Verdict]:
+        time.sleep(ASK_EVERY_S)  # a Fleet that only answers has no time to judge
         seen = cluster.judged()
         found = seen.verdicts if seen is not None else []
         return [v for v in found if v.rank == RANK and v.state is VerdictState.STRAGGLER]

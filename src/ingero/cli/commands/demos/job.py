@@ -182,13 +182,12 @@ def _wrapped(label: str, text: str) -> str:
 
 def _conclude(run: JobDemo) -> None:
     if run.is_right:
-        print(
-            coloured(
-                f"\nRank {run.rank} on {run.node} was named {run.named_after_s:.1f} s after it "
-                f"slowed down, and nobody else in the whole run of {run.took_s:.1f} s.",
-                "32",
-            )
+        named = _wrapped(
+            "",
+            f"Rank {run.rank} on {run.node} was named {run.named_after_s:.1f} s after it slowed "
+            f"down, and nobody else in the whole run of {run.took_s:.1f} s.",
         )
+        print("\n" + coloured(named, "32"))
     else:
         wrong = f"wrongly named: {', '.join(sorted(run.others))}" if run.others else "not named"
         print(coloured(f"\nThe demo failed: {wrong}.", "31;1"))
