@@ -190,3 +190,17 @@ def test_the_least_transfer_is_that_of_the_same_job() -> None:
     found = links._least_of_job(job, values)
     assert found[:3].tolist() == [0.5, 0.1, 0.1]
     assert np.isnan(found[3])
+
+
+@pytest.mark.parametrize(
+    ("live", "said"),
+    [
+        (1, "only 1 of 2 members report"),
+        (2, "members did not report for a while; 2 do now"),
+        (7, "members did not report for a while; 7 do now"),
+    ],
+)
+def test_more_members_than_expected_are_not_called_few(live: int, said: str) -> None:
+    cohorts = cohorts_of(1)
+    cohorts.expected[0] = 2
+    assert fleet_events.describe(cohorts, 0, fleet_events.COVERAGE, 0, live) == said

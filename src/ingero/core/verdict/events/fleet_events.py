@@ -228,7 +228,9 @@ def describe(cohorts: CohortRows, cohort: int, event: int, moving: int, live: in
     now_s, before_s = transfer_of_job(cohorts, cohort)
     return {
         TOGETHER: f"{moving} of {live} members slowed down together",
-        COVERAGE: f"only {live} of {expected} members report",
+        COVERAGE: f"only {live} of {expected} members report"
+        if live < expected
+        else f"members did not report for a while; {live} do now",
         SPLIT: f"cohort split: the {live} members form two groups of different speed, "
         "and no label (GPU model, role) explains it",
         SLOWER: f"all {live} members together are {rise:.0%} slower than they were",
