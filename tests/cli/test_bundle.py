@@ -115,3 +115,11 @@ def test_a_configuration_that_is_no_yaml_is_not_quoted(
     texts = dict(collect(None))
     assert texts["ingero.yaml"].startswith("not available: no valid YAML, line ")
     assert not [name for name, text in texts.items() if TOKEN in text]
+
+
+def test_secrets_of_a_lake_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets, config = tmp_path / "lake", tmp_path / "ingero.yaml"
+    secrets.write_text(f"password: {TOKEN}\ns3_secret: {LISTED}\n")
+    config.write_text(f"echo: {{store_secrets_file: {secrets}}}\n")
+    monkeypatch.setenv("INGERO_CONFIG", str(config))
+    assert {TOKEN, LISTED} <= set(known_secrets())

@@ -43,6 +43,20 @@ def test_old_events_go_and_minutes_stay_longer(store: EventStore) -> None:
     )
 
 
+def test_straggler_events_are_bounded_by_the_size_of_the_database(store: EventStore) -> None:
+    store.cursor().execute(
+        "INSERT INTO straggler_events (seq, idx, received_ts, score) "
+        "SELECT range, 0, make_timestamp(?), md5(range::VARCHAR) || md5((range * 7)::VARCHAR) "
+        "FROM range(200000)",
+        [NOW_US],
+    )
+    store.checkpoint()
+    before = store.used_bytes()
+    policy = RetentionPolicy(events_s=7 * 86400, rollups_s=90 * 86400, max_bytes=before // 2)
+    assert sum(retain(store, policy, NOW_US)) > 50_000
+    assert store.used_bytes() <= before // 2
+
+
 def test_a_database_that_is_too_large_loses_its_oldest_events(store: EventStore) -> None:
     store.cursor().execute(
         "INSERT INTO events (seq, idx, received_ts, attrs) "

@@ -42,7 +42,7 @@ _SECRET: Final = re.compile(
     r"routing_?key|authorization|bearer|cookie)",
     re.I | re.S,
 )
-_SECRET_FILE: Final = re.compile(r"(token|secret|password|routing_key|urls)_file\Z", re.I)
+_SECRET_FILE: Final = re.compile(r"(token|secrets?|password|routing_key|urls)_file\Z", re.I)
 _PATH: Final = re.compile(r"^\w+://[^/?]+[/?]?")  # what comes before the path of an address
 _CREDENTIALS: Final = re.compile(r"(\w+://)[^/@\s]+@")
 _CODE: Final = re.compile(r"ij1_[A-Za-z0-9_-]{64}")
@@ -109,7 +109,10 @@ def _is_secret(name: str) -> bool:
 
 
 def _secrets_of(path: Path) -> list[str]:
-    """Return the secrets in a file: lines and parts of addresses, or the tokens of a list."""
+    """Return the secrets in a file.
+
+    These are its lines and parts of addresses, the tokens of a list, or the values of a mapping.
+    """
     try:
         text = read_regular(path, 1 << 20).decode()
         listed = yaml.safe_load(text)
@@ -119,6 +122,8 @@ def _secrets_of(path: Path) -> list[str]:
         listed = None
     if isinstance(listed, list):
         return [str(each.get("token", "")) for each in listed if isinstance(each, dict)]
+    if isinstance(listed, dict):
+        return [str(value) for value in listed.values()]
     lines = [line.strip() for line in text.splitlines()]
     return [part for line in lines for part in (line, *re.split("[/?&]+", line))]
 

@@ -13,6 +13,8 @@ from ingero.storage.events.store import EventStore
 STEP_ROWS: Final = 50_000
 MINUTE_US: Final = 60_000_000
 _SHORT_LIVED: Final = ("events", "nccl_ops")
+# what an agent may send as much of as it likes: the size of the database must bound it
+_SENT: Final = (*_SHORT_LIVED, "straggler_events")
 _LONG_LIVED: Final = (
     *("node_metric_parts", "verdicts", "causal_chains", "straggler_events", "audit_log"),
 )
@@ -56,7 +58,7 @@ def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[
     if deleted:
         store.checkpoint()
     if policy.max_bytes and store.used_bytes() > policy.max_bytes:
-        yield from _shrink(store, policy)
+        yield from _shrink(store, policy, now_us)
 
 
 def _forget_arrivals(store: EventStore, now_us: int, step_rows: int) -> Iterator[int]:
@@ -75,7 +77,7 @@ def _bound_audit(store: EventStore, max_rows: int, max_bytes: int) -> Iterator[i
         yield store.trim_audit(int(min(max_rows, fitting) * _SIZE_SLACK))
 
 
-def _shrink(store: EventStore, policy: RetentionPolicy) -> Iterator[int]:
+def _shrink(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[int]:
     """Delete the share of rows above the limit, and check again until deleting frees no space."""
     share = int(policy.max_bytes * _AUDIT_SHARE)
     yield from _bound_audit(store, policy.audit_rows, share)
@@ -83,13 +85,14 @@ def _shrink(store: EventStore, policy: RetentionPolicy) -> Iterator[int]:
     used = store.used_bytes()
     while used > policy.max_bytes:
         counts = store.row_counts()
-        table = max(_SHORT_LIVED, key=lambda name: counts[name])
+        table = max(_SENT, key=lambda name: counts[name])
         surplus = int(counts[table] * (1 - policy.max_bytes * _SIZE_SLACK / used)) + 1
         while surplus > 0 and (
             step := store.delete_step(table, None, min(surplus, policy.step_rows))
         ):
             surplus -= step
             yield step
+        yield from _forget_arrivals(store, now_us, policy.step_rows)
         store.checkpoint()  # only a checkpoint frees the space and shows how much
         before, used = used, store.used_bytes()
         if used >= before:

@@ -105,6 +105,14 @@ def test_errors_of_long_ago_explain_nothing_today() -> None:
     assert gpus.read(PID, 0, 12.0 + 2 * XID_KEPT_S)[Signal.ECC_ERRORS] == 0.0
 
 
+def test_errors_while_nobody_looked_are_not_new() -> None:
+    nvml = RecordedNvml([Gpu(ecc=(3, 0))])
+    gpus = GpuSignals(lambda: nvml)
+    assert gpus.read(PID, 0, 0.0)[Signal.ECC_ERRORS] == 0.0
+    nvml.gpus[0].ecc = (5, 0)
+    assert gpus.read(PID, 0, 1.0 + 2 * XID_KEPT_S)[Signal.ECC_ERRORS] == 0.0
+
+
 def test_what_a_gpu_does_not_support_is_left_out() -> None:
     nvml = RecordedNvml([Gpu(ecc=None, throttle=None)], has_events=False)
     found = GpuSignals(lambda: nvml).read(PID, 0, 0.0)

@@ -97,6 +97,20 @@ async def test_who_holds_the_memory_waits_and_not_who_lacks_it() -> None:
     assert (await pause_s(offences, "hog"), await pause_s(offences, "small")) == (5, 0)
 
 
+async def test_nobody_hides_behind_a_long_statement_of_somebody_else_twice() -> None:
+    clock, event = Clock(), asyncio.Event()
+    offences = Offences(clock)
+    honest = asyncio.create_task(offences.run("honest", after(event, sound)))
+    await asyncio.sleep(0)
+    clock.now_s = 2.0
+    for _ in range(2):
+        with pytest.raises(EndedStore):
+            await offences.run("attacker", fatal)
+    event.set()
+    await honest
+    assert await pause_s(offences, "attacker") == 5
+
+
 async def test_after_a_crash_everybody_under_way_waits_once() -> None:
     event = asyncio.Event()
     offences = Offences(Clock())

@@ -140,7 +140,8 @@ def summary(rows: list[Row]) -> str:
     costly = [row for row in faults if row["truth"] is not None and row["truth"] >= COSTLY]
     named = [row for row in costly if row["named_s"] is not None]
     right = [row for row in faults if row["right"]]
-    calm = [row for row in rows if row["kind"] == CALM]
+    used = {row["commit"] for row in faults}
+    calm = [row for row in rows if row["kind"] == CALM and row["commit"] in used]
     minutes = sum(row["seconds"] for row in calm) / 60
     false = sum(len(row["others"]) for row in calm)
     commits = ", ".join(dict.fromkeys(row["commit"] for row in faults)) or "none"

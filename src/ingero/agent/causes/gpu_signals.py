@@ -130,7 +130,8 @@ class GpuSignals:
     def _grown(self, index: int, signal: Signal, count: float, now_s: float) -> float:
         """Return how much a counter grew lately: errors of last week explain nothing today."""
         kept = self._counts.setdefault((index, signal), [])
-        if not kept or count < kept[0][1]:  # the driver was loaded again
+        is_old = bool(kept) and now_s - kept[-1][0] > 2 * XID_KEPT_S  # nobody looked meanwhile
+        if not kept or is_old or count < kept[0][1]:  # or the driver was loaded again
             kept[:] = [(now_s, count)]
         elif now_s - kept[-1][0] >= XID_KEPT_S:
             kept[:] = [kept[-1], (now_s, count)]

@@ -52,7 +52,7 @@ def read_python(pid: int) -> PythonProcess:
             runtime, version = elf.data_symbol(_RUNTIME), elf.data_symbol(_VERSION)
             is_debug = elf.data_symbol(_DEBUG_BUILD) is not None
             base = elf.load_base(region.start, region.offset)
-        except IngeroError:
+        except (OSError, IngeroError):
             continue
         finally:
             elf.close()

@@ -195,7 +195,10 @@ class PythonProcess:
             return None
 
     def _has_thread(self, owner: int | None) -> bool:
-        tids = [int(each.name) for each in Path(f"/proc/{self.pid}/task").iterdir()]
+        try:
+            tids = [int(each.name) for each in Path(f"/proc/{self.pid}/task").iterdir()]
+        except OSError:  # the process has ended
+            return False
         return any(self._number_inside(tid) == owner for tid in tids)
 
     def _number_inside(self, tid: int) -> int:

@@ -42,6 +42,7 @@ class Offences:
         self._now_s = now_s
         self._running: set[_Statement] = set()
         self._known: dict[Hashable, _Offences] = {}
+        self._spared: set[Hashable] = set()  # bounded by the tokens that there are
         self._judged = 0  # the number of the last crash that was judged
         self.refused = 0
 
@@ -83,9 +84,15 @@ class Offences:
         return found
 
     def _judge(self, suspects: set[Hashable]) -> None:
-        """Note those who ran long when the store ended, or the suspects if nobody did."""
+        """Note those who ran long when the store ended, or the suspects if nobody did.
+
+        A suspect is spared once: whoever ends the store beside a long statement of somebody else
+        again is noted, too.
+        """
         now_s = self._now_s()
         long = {one.caller for one in self._running if now_s - one.began_s > LONG_S}
-        for caller in long or suspects:
+        blamed = long | (suspects & self._spared) or suspects
+        self._spared |= suspects - blamed
+        for caller in blamed:
             before = self._known[caller].count if caller in self._known else 0
             self._known[caller] = _Offences(before + 1, now_s)

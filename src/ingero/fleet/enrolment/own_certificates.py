@@ -60,7 +60,7 @@ class OwnCertificates:
         for file in self._files:
             try:
                 left_s = self._renew_if_due(file, now)
-            except (OSError, ValueError, StoreError) as error:
+            except (OSError, ValueError, StoreError, x509.ExtensionNotFound) as error:
                 log.error("certificate_not_renewed", extra={"file": str(file), "why": str(error)})
                 left_s = RETRY_S
             again_s = min(again_s, left_s)
