@@ -151,7 +151,7 @@ class ClusterVerdicts:
         expired = [index for index, at_s in self.measured_s.items() if at_s < now_s - stale_s]
         self._forget_lag(expired)
         changed = self.engine.tick(now_s)
-        self._note_collectives()
+        self._note_collectives(now_s)
         self._release(self.engine.take_freed())
         for verdict in changed:
             if verdict.state is VerdictState.RESOLVED:
@@ -179,14 +179,14 @@ class ClusterVerdicts:
             )
         return msgspec.structs.replace(verdict, collective=text) if text else verdict
 
-    def _note_collectives(self) -> None:
+    def _note_collectives(self, now_s: float) -> None:
         """Keep the collective and the link of each open episode, as they were while it was slow."""
         opened = self.engine.current()
         served = {verdict.episode for verdict in opened} | self.resolved.keys()
         self.awaited_at = {each: text for each, text in self.awaited_at.items() if each in served}
         self.links = {each: text for each, text in self.links.items() if each in served}
         for verdict in opened:
-            if link := self._link_of(verdict):
+            if link := self._link_of(verdict, now_s):
                 self.links[verdict.episode] = link
             if verdict.rank is None or verdict.state not in _SLOW:
                 continue
@@ -195,14 +195,15 @@ class ClusterVerdicts:
             if text := self.places.describe(member, world):
                 self.awaited_at[verdict.episode] = text
 
-    def _link_of(self, verdict: Verdict) -> str:
+    def _link_of(self, verdict: Verdict, now_s: float) -> str:
         """Return the link that makes a whole job slow; empty where none does."""
         if verdict.cause_class is CauseClass.FLEET:
-            if self.transfers.lost_by(verdict.job) < LINK_EXPLAINS * (verdict.loss or math.inf):
+            lost = self.transfers.lost_by(verdict.job, now_s)
+            if lost < LINK_EXPLAINS * (verdict.loss or math.inf):
                 return ""
         elif verdict.cause_class is not CauseClass.NETWORK:
             return ""
-        place = self.transfers.locate(verdict.job)
+        place = self.transfers.locate(verdict.job, now_s)
         return place.text if place else ""
 
     def _take_collectives(self, now_s: float) -> None:
@@ -323,7 +324,7 @@ class ClusterVerdicts:
         tagged = (waiting >= 0) & (awaited.step >= 0)
         on_time = measure_arrivals(columns, matched.groups, members[columns.who])
         self.places.take(on_time, columns, now_s)
-        self.transfers.take(columns, matched.groups)
+        self.transfers.take(columns, matched.groups, now_s)
         self.advances.add(
             join_arrivals(self._take_late(), on_time),
             step_keys(waiting[tagged], awaited.step[tagged]),

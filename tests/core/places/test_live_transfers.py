@@ -4,12 +4,15 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.matching import match_collectives
-from ingero.core.places.live_transfers import LEARNED, LiveTransfers
+from ingero.core.places import live_transfers
+from ingero.core.places.live_transfers import FRESH_S, LEARNED, LiveTransfers
 
 MS = 1_000_000
+END_S = LEARNED + 40.0  # all ticks are over, and none for long
 GROUPS = {(0, 1): 10, (2, 3): 11, (0, 2): 12, (1, 3): 13}
 
 
@@ -37,25 +40,25 @@ def watched(slow: Mapping[tuple[int, int], float], ticks: int = 20) -> LiveTrans
     found = LiveTransfers()
     for number in range(LEARNED + 5 + ticks):
         rows = tick(number, slow if number >= LEARNED + 5 else {})
-        found.take(rows, match_collectives(rows))
+        found.take(rows, match_collectives(rows), float(number))
     return found
 
 
 def test_nothing_is_said_while_transfers_are_as_usual() -> None:
-    assert watched({}).locate("job") is None
-    assert watched({(0, 2): 1.2}).locate("job") is None
+    assert watched({}).locate("job", END_S) is None
+    assert watched({(0, 2): 1.2}).locate("job", END_S) is None
 
 
 def test_a_pair_whose_transfers_became_slow_is_the_link() -> None:
     found = watched({(0, 2): 3.0})
-    place = found.locate("job")
+    place = found.locate("job", END_S)
     assert place is not None and place.text == "rank 0 ↔ rank 2"
-    assert found.locate("another job") is None
+    assert found.locate("another job", END_S) is None
 
 
 def test_everything_that_leaves_a_node_is_slow_through_its_card() -> None:
     """With two nodes either card explains it, so the ranks between them are named."""
-    place = watched({(0, 2): 3.0, (1, 3): 3.0}).locate("job")
+    place = watched({(0, 2): 3.0, (1, 3): 3.0}).locate("job", END_S)
     assert place is not None and place.text == "one of the links among ranks 0, 1, 2, 3"
 
 
@@ -86,19 +89,40 @@ def watched_pairs(slow_ms: float, ends: tuple[int, ...] = (0, 1)) -> LiveTransfe
     found = LiveTransfers()
     for number in range(LEARNED + 40):
         rows = pairs(number, slow_ms if number > LEARNED + 5 else 1.0, ends)
-        found.take(rows, match_collectives(rows))
+        found.take(rows, match_collectives(rows), float(number))
     return found
 
 
 def test_a_slow_pair_of_sends_and_receives_is_the_link() -> None:
-    assert watched_pairs(1.2).locate("job") is None
+    assert watched_pairs(1.2).locate("job", END_S) is None
     found = watched_pairs(3.0)
-    place = found.locate("job")
+    place = found.locate("job", END_S)
     assert place is not None and (place.text, place.ranks) == ("rank 0 ↔ rank 1", (0, 1))
     # two calls of a tick stand for ten each, and each takes 2 ms longer
-    assert math.isclose(found.lost_by("job"), 20 * 2e-3, rel_tol=0.01)
-    assert found.lost_by("another job") == 0.0
+    assert math.isclose(found.lost_by("job", END_S), 20 * 2e-3, rel_tol=0.01)
+    assert found.lost_by("another job", END_S) == 0.0
 
 
 def test_one_end_alone_shows_how_long_it_waits_and_not_the_transfer() -> None:
-    assert watched_pairs(3.0, ends=(0,)).locate("job") is None
+    assert watched_pairs(3.0, ends=(0,)).locate("job", END_S) is None
+
+
+def test_transfers_that_ended_slow_are_no_link_of_what_comes_later() -> None:
+    found = watched_pairs(3.0)
+    assert found.locate("job", END_S + FRESH_S - 1) is not None
+    assert found.locate("job", END_S + FRESH_S) is None
+    assert found.lost_by("job", END_S + FRESH_S) == 0.0
+
+
+@pytest.mark.parametrize("later_s", [FRESH_S, 1.0])
+def test_only_transfers_that_ended_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, later_s: float
+) -> None:
+    found = watched({(0, 2): 3.0})
+    monkeypatch.setattr(live_transfers, "MAX_KINDS", len(GROUPS))
+    for number in range(LEARNED + 40):
+        rows = pairs(number, 3.0 if number > LEARNED + 5 else 1.0)
+        found.take(rows, match_collectives(rows), END_S + later_s + number / 100)
+    place = found.locate("job", END_S + later_s + 1)
+    assert place is not None
+    assert place.ranks == ((0, 1) if later_s == FRESH_S else (0, 2))

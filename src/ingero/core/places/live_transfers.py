@@ -7,6 +7,7 @@ learned while it hardly changes.
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +24,8 @@ SLOWLY: Final = 0.01
 LEARNED: Final = 10  # ticks with transfers before a communicator is judged
 SLOW: Final = 1.3  # times the usual transfer
 FAST: Final = 1.15
-MAX_KINDS: Final = 16_384  # operations and sizes of all communicators; further ones are left out
+FRESH_S: Final = 30.0  # a transfer that was not measured for longer has ended and tells nothing
+MAX_KINDS: Final = 16_384  # operations and sizes of all communicators; new ones wait for ended ones
 SEND: Final = "Send"
 # communicator, operation, bytes; sender and receiver within the communicator, -1 in collectives
 Kind = tuple[int, str, int, int, int]
@@ -37,6 +39,7 @@ class _Transfer:
     now_s: float = math.nan
     calls: float = math.nan  # of a tick, which lasts about a second
     ticks: int = 0
+    seen_s: float = -math.inf  # when it began or was measured last
 
     @property
     def is_slow(self) -> bool:
@@ -46,6 +49,9 @@ class _Transfer:
     def is_fast(self) -> bool:
         return self.ticks > LEARNED and self.now_s < FAST * self.usual_s
 
+    def goes_on(self, now_s: float) -> bool:
+        return now_s - self.seen_s <= FRESH_S
+
 
 class LiveTransfers:
     """The transfers of one cluster, by communicator, operation and size."""
@@ -53,14 +59,20 @@ class LiveTransfers:
     def __init__(self) -> None:
         self._known: dict[Kind, _Transfer] = {}
 
-    def take(self, rows: Collectives, groups: Groups) -> None:
+    def take(self, rows: Collectives, groups: Groups, now_s: float) -> None:
         """Add the collectives that all members reported, and sends and receives; GPU-timed ones."""
+        if len(self._known) >= MAX_KINDS:
+            self._drop_ended(now_s)
         pairwise = rows.has_op(POINT_TO_POINT_OPS)
         usable = rows.is_gpu_timed & (rows.nranks > 1)
-        self._take_collectives(rows, groups, np.flatnonzero(usable & ~pairwise & (rows.seq >= 0)))
-        self._take_pairs(rows, np.flatnonzero(usable & pairwise & (rows.peer >= 0)))
+        self._take_collectives(
+            rows, groups, np.flatnonzero(usable & ~pairwise & (rows.seq >= 0)), now_s
+        )
+        self._take_pairs(rows, np.flatnonzero(usable & pairwise & (rows.peer >= 0)), now_s)
 
-    def _take_collectives(self, rows: Collectives, groups: Groups, chosen: Index) -> None:
+    def _take_collectives(
+        self, rows: Collectives, groups: Groups, chosen: Index, now_s: float
+    ) -> None:
         if not len(chosen):
             return
         size = int(groups[chosen].max()) + 1
@@ -78,12 +90,12 @@ class LiveTransfers:
             kind = (at, rows.ops[code], size_bytes, -1, -1)
             found.setdefault(kind, []).append(float(shortest[groups[chosen[row]]]))
             calls[kind] += weight[row] / rows.nranks[chosen[row]]
-            self._note_member(kind, rows, int(chosen[row]))
+            self._note_member(kind, rows, int(chosen[row]), now_s)
         for kind, values in found.items():
             if kind in self._known:
-                _follow(self._known[kind], float(np.median(values)), calls[kind])
+                _follow(self._known[kind], float(np.median(values)), calls[kind], now_s)
 
-    def _take_pairs(self, rows: Collectives, chosen: Index) -> None:
+    def _take_pairs(self, rows: Collectives, chosen: Index, now_s: float) -> None:
         is_send = rows.has_op({SEND})[chosen]
         rank, peer = rows.rank[chosen], rows.peer[chosen]
         kinds = zip(
@@ -103,40 +115,49 @@ class LiveTransfers:
             shortest[kind] = min(shortest.get(kind, math.inf), lasted_s)
             calls[kind] += weight[at] / 2
             ends.setdefault(kind, set()).add(int(rank[at]))
-            self._note_member(kind, rows, int(chosen[at]))
+            self._note_member(kind, rows, int(chosen[at]), now_s)
         for kind, lasted_s in shortest.items():
             # One end alone may have waited for the other every time.
             if kind in self._known and len(ends[kind]) > 1:
-                _follow(self._known[kind], lasted_s, calls[kind])
+                _follow(self._known[kind], lasted_s, calls[kind], now_s)
 
-    def locate(self, job: str | None) -> LinkPlace | None:
+    def locate(self, job: str | None, now_s: float) -> LinkPlace | None:
         """Return the slow link of a job; None where no communicator became slower."""
-        known = [each for each in self._known.values() if each.job == job and each.ticks > LEARNED]
+        known = [each for each in self._fresh(job, now_s) if each.ticks > LEARNED]
         slow: set[Ranks] = {frozenset(each.members) for each in known if each.is_slow}
         fast: set[Ranks] = {frozenset(each.members) for each in known if each.is_fast}
         nodes = {rank: node for each in known for rank, node in each.members.items()}
         return locate_link(slow, fast - slow, nodes)
 
-    def lost_by(self, job: str | None) -> float:
+    def lost_by(self, job: str | None, now_s: float) -> float:
         """Return the share of the time that slow transfers of a job take longer than usual.
 
         It is more than the job loses where transfers overlap each other or compute.
         """
         return sum(
             each.calls * (each.now_s - each.usual_s)
-            for each in self._known.values()
-            if each.job == job and each.is_slow
+            for each in self._fresh(job, now_s)
+            if each.is_slow
         )
 
-    def _note_member(self, kind: Kind, rows: Collectives, row: int) -> None:
+    def _fresh(self, job: str | None, now_s: float) -> Iterator[_Transfer]:
+        """Return the transfers of a job that go on."""
+        for each in self._known.values():
+            if each.job == job and each.goes_on(now_s):
+                yield each
+
+    def _note_member(self, kind: Kind, rows: Collectives, row: int, now_s: float) -> None:
         recorder = rows.recorders[rows.who[row]]
         known = self._known.get(kind)
         if known is None:
             if len(self._known) >= MAX_KINDS:
                 return
-            known = self._known[kind] = _Transfer(recorder.job)
+            known = self._known[kind] = _Transfer(recorder.job, seen_s=now_s)
         if recorder.global_rank is not None:
             known.members[recorder.global_rank] = recorder.node
+
+    def _drop_ended(self, now_s: float) -> None:
+        self._known = {kind: each for kind, each in self._known.items() if each.goes_on(now_s)}
 
 
 def _weights(rows: Collectives, chosen: Index) -> list[float]:
@@ -146,8 +167,9 @@ def _weights(rows: Collectives, chosen: Index) -> list[float]:
     return weight
 
 
-def _follow(known: _Transfer, value: float, calls: float) -> None:
+def _follow(known: _Transfer, value: float, calls: float, now_s: float) -> None:
     known.ticks += 1
+    known.seen_s = now_s
     known.now_s = _nearer(known.now_s, value)
     known.calls = _nearer(known.calls, calls)
     if math.isnan(known.usual_s):
