@@ -64,6 +64,15 @@ def span_of(log_own: np.ndarray, transfer_s: float = 0.15) -> np.ndarray:
     return np.repeat(length, log_own.shape[1], axis=1)
 
 
+def advance_of(log_own: np.ndarray) -> np.ndarray:
+    """Return how much later than all others the slowest rank of each step is; 0 for the others."""
+    own, places = np.exp(log_own), np.argsort(log_own, axis=1)[:, -2:]
+    second, last = np.take_along_axis(own, places, axis=1).T
+    advance = np.zeros_like(own)
+    np.put_along_axis(advance, places[:, 1:], (last - second)[:, None], axis=1)
+    return advance
+
+
 def member(rank: int, **labels: object) -> Member:
     return Member(**{"cluster": "c", "node": f"n{rank}", "rank": rank, "job": "j", **labels})  # type: ignore[arg-type]
 

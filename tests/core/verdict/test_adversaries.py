@@ -6,7 +6,15 @@ The worlds of `test_job_events` are the others of this kind.
 import numpy as np
 import pytest
 from tests.core.verdict.test_job_events import events, run_labelled, steady
-from tests.support.verdict_world import START_S, blamed, member, run, span_of
+from tests.support.verdict_world import (
+    START_S,
+    advance_of,
+    blamed,
+    member,
+    run,
+    span_of,
+    states,
+)
 
 from ingero.contract.verdict import CauseClass, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
@@ -57,6 +65,24 @@ def test_two_slow_ranks_are_both_named_soon(ranks: int) -> None:
     found = run_labelled(own)
     assert blamed(found) == {3, ranks - 2}
     assert max(s for s, v in found if v.state is VerdictState.STRAGGLER) <= 214
+
+
+def test_a_second_rank_as_slow_as_the_first_takes_neither_its_name_nor_the_loss() -> None:
+    """The job waits for none of them alone, and all it waits for is their joint loss."""
+    own = steady(320, 16, 25)
+    own[150:260, 3] += np.log1p(0.15)
+    own[220:, 14] += np.log1p(0.15)
+    columns = {"span_s": span_of(own), "advance_s": advance_of(own)}
+    found = run(own, None, columns)
+    assert "the job waits" in found[0][1].evidence
+    assert states(found, 3) == ["suspect", "straggler", "recovering", "resolved"]
+    assert states(found, 14) == ["suspect", "straggler"]
+    recovered = next(s for s, v in found if v.state is VerdictState.RECOVERING)
+    assert 260 < recovered <= 265
+    engine = VerdictEngine()
+    run(own[:255], engine, {name: values[:255] for name, values in columns.items()})
+    losses = {v.rank: v.loss for v in engine.current() if not v.at_most}
+    assert losses == {3: pytest.approx(0.05, abs=0.01), 14: pytest.approx(0.05, abs=0.01)}
 
 
 def test_a_slow_ramp_is_named_before_it_costs_a_lot_and_nobody_else_is() -> None:

@@ -275,6 +275,32 @@ def test_what_the_job_waits_for_takes_over_from_a_suspicion_of_own_time() -> Non
     assert step(registry) == RECOVERING
 
 
+@pytest.mark.parametrize("before", [STRAGGLER, RECOVERING])
+@pytest.mark.parametrize(
+    ("advance", "excess", "cusum", "calm", "channel"),
+    [
+        (0.0074, 0.0151, 3.1, 1, FAST),
+        (0.0074, 0.1, 3.1, 2, ADVANCE),  # it recovers
+        (0.0076, 0.1, 3.1, 0, ADVANCE),  # the job waits for it alone
+        (0.0074, 0.0149, 3.1, 0, ADVANCE),
+        (0.0074, 0.1, 2.9, 0, ADVANCE),  # its own time was not slow for long
+    ],
+)
+def test_own_time_decides_where_another_is_as_late(
+    before: int, advance: float, excess: float, cusum: float, calm: int, channel: int
+) -> None:
+    registry = world()
+    slow(registry, excess, cusum)
+    rows = registry.rows
+    rows.scale[:RANKS], rows.recent_excess[0, :calm] = 0.003, 0.0
+    rows.state[0], rows.channel[0] = before, ADVANCE
+    rows.advance_recent[0], rows.advance_cusum[0] = advance, 3.1
+    state = step(registry)
+    assert rows.channel[0] == channel
+    is_calm = channel == ADVANCE and advance < POLICY.gate / 2
+    assert state == (RECOVERING if is_calm else STRAGGLER if channel == FAST else before)
+
+
 def learned(history: np.ndarray) -> MemberRegistry:
     """Return members whose first baseline is computed from these residuals."""
     registry = world()

@@ -309,7 +309,7 @@ def test_an_advance_is_the_most_that_is_lost() -> None:
     assert most_lost(found, 0, peers, excess=9.0, period=None) == pytest.approx(0.07)
 
 
-def test_a_joint_loss_is_split_by_excess_between_members_of_one_channel() -> None:
+def test_a_joint_loss_is_split_by_excess_between_members_slow_at_the_same_steps() -> None:
     found = registry(6)
     rows, peers = found.rows, found.peers_of(0, 30.0)
     rows.own_s[0], rows.own_s[1] = 1.3, 1.1
@@ -317,8 +317,13 @@ def test_a_joint_loss_is_split_by_excess_between_members_of_one_channel() -> Non
     assert part_of_loss(rows, 0, peers) == 1.0
     rows.state[1] = STRAGGLER
     assert part_of_loss(rows, 0, peers) == pytest.approx(0.75)
+    rows.channel[1] = ADVANCE
+    assert part_of_loss(rows, 0, peers) == pytest.approx(0.75)
     rows.channel[1] = STALL
     assert part_of_loss(rows, 0, peers) == 1.0
+    rows.channel[0], rows.channel[1:3], rows.state[2] = STALL, FAST, STRAGGLER
+    assert part_of_loss(rows, 0, peers) == 1.0
+    rows.state[2] = HEALTHY
     rows.channel[:2] = CHRONIC
     assert part_of_loss(rows, 0, peers) == pytest.approx(0.75)
     rows.channel[0] = FAST  # one that always was slow sets the pace

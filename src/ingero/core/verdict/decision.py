@@ -60,6 +60,7 @@ def decide(
     # What the job waits for is clearer than own time where that is noisy: it takes over.
     clearer = (rows.state[:size] == SUSPECT) & (rows.channel[:size] == FAST) & over[:, ADVANCE]
     rows.channel[:size][clearer] = ADVANCE
+    rows.channel[:size][_is_late_with_others(rows, holding[:, FAST], policy)] = FAST
     _find_stalls(registry, over[:, STALL] | behind)
     everyone, channel = np.arange(size), rows.channel[:size]
     is_over, holds = over[everyone, channel], holding[everyone, channel]
@@ -223,6 +224,21 @@ def _is_calm(rows: MemberRows, effect: Column, policy: VerdictPolicy) -> Mask:
     stalls = channel == STALL
     calm[stalls] = (rows.stall_cusum[:size] < RELEASE * STALL_LIMIT)[stalls]
     return np.asarray(calm, bool)
+
+
+def _is_late_with_others(rows: MemberRows, holds: Mask, policy: VerdictPolicy) -> Mask:
+    """Tell which blamed members the job no longer waits for alone, while they are slow as before.
+
+    Another member that is as late takes the advance from both. `holds` tells for whom the fast
+    channel does; all but one of the last samples must be slow, so that a recovery is none of these.
+    """
+    size = rows.size
+    late: Mask = (rows.state[:size] >= STRAGGLER) & (rows.channel[:size] == ADVANCE) & holds
+    asked = np.flatnonzero(late)
+    if len(asked):
+        is_slow = plain_effect(rows, asked) >= np.maximum(policy.gate, margin_of_error(rows, asked))
+        late[asked] = is_slow & (advance_effect(rows, asked) < policy.gate / 2)
+    return late
 
 
 def _keeps_peers_waiting(rows: MemberRows) -> Mask:

@@ -105,12 +105,13 @@ def _stalled_share(spans_s: Column) -> float:
 def part_of_loss(rows: MemberRows, index: int, peers: Index) -> float:
     """Return the part of a joint loss that a member has: its part of all excess own time.
 
-    Members that stall do so at different steps, so each has a loss of its own.
+    Members that stall do so at different steps, so each has a loss of its own. What was found by
+    own time and by what the job waits for is slow at the same steps.
     """
     cohort = np.append(peers, index)
-    blamed = _blamed(rows, cohort) & (rows.channel[cohort] == rows.channel[index])
-    blamed &= rows.channel[cohort] != STALL
-    if blamed.sum() <= 1:
+    blamed = _blamed(rows, cohort) & (rows.channel[cohort] != STALL)
+    blamed &= (rows.channel[cohort] == CHRONIC) == (rows.channel[index] == CHRONIC)
+    if blamed.sum() <= 1 or not blamed[-1]:
         return 1.0
     return _part(own_shown(rows, index, peers, recent_frames(rows, index)), blamed)
 
