@@ -33,7 +33,7 @@ from ingero.core.collectives.own_time_queue import OwnTimeQueue
 from ingero.core.collectives.pairs.live_exchanges import EXCHANGE
 from ingero.core.cost import barrier_idle_s
 from ingero.core.places.charged import ChargedPlaces
-from ingero.core.places.links import LINK_NEXT_STEP
+from ingero.core.places.links import LINK_NEXT_STEP, LinkPlace
 from ingero.core.places.live_transfers import LiveTransfers
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member
@@ -85,7 +85,7 @@ class ClusterVerdicts:
     places: ChargedPlaces = field(default_factory=ChargedPlaces)
     transfers: LiveTransfers = field(default_factory=LiveTransfers)
     awaited_at: dict[str, str] = field(default_factory=dict)  # collectives of episodes
-    links: dict[str, str] = field(default_factory=dict)  # slow links of episodes
+    links: dict[str, LinkPlace] = field(default_factory=dict)  # slow ones, of episodes
     late: Arrivals = NO_ARRIVALS  # of this tick, at collectives that were measured before
     lateness_s: dict[int, float] = field(default_factory=dict)
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
@@ -172,10 +172,10 @@ class ClusterVerdicts:
 
         A whole job that is slower because of a link has the class of links.
         """
-        link, text = self.links.get(verdict.episode, ""), self.awaited_at.get(verdict.episode, "")
-        if link:
+        link, text = self.links.get(verdict.episode), self.awaited_at.get(verdict.episode, "")
+        if link is not None:
             verdict = msgspec.structs.replace(
-                verdict, cause_class=CauseClass.NETWORK, link=link, next_step=LINK_NEXT_STEP
+                verdict, cause_class=CauseClass.NETWORK, link=link.text, next_step=LINK_NEXT_STEP
             )
         return msgspec.structs.replace(verdict, collective=text) if text else verdict
 
@@ -184,7 +184,7 @@ class ClusterVerdicts:
         opened = self.engine.current()
         served = {verdict.episode for verdict in opened} | self.resolved.keys()
         self.awaited_at = {each: text for each, text in self.awaited_at.items() if each in served}
-        self.links = {each: text for each, text in self.links.items() if each in served}
+        self.links = {each: link for each, link in self.links.items() if each in served}
         for verdict in opened:
             if link := self._link_of(verdict, now_s):
                 self.links[verdict.episode] = link
@@ -195,16 +195,15 @@ class ClusterVerdicts:
             if text := self.places.describe(member, world):
                 self.awaited_at[verdict.episode] = text
 
-    def _link_of(self, verdict: Verdict, now_s: float) -> str:
-        """Return the link that makes a whole job slow; empty where none does."""
+    def _link_of(self, verdict: Verdict, now_s: float) -> LinkPlace | None:
+        """Return the link that makes a whole job slow; None where none does."""
         if verdict.cause_class is CauseClass.FLEET:
             lost = self.transfers.lost_by(verdict.job, now_s)
             if lost < LINK_EXPLAINS * (verdict.loss or math.inf):
-                return ""
+                return None
         elif verdict.cause_class is not CauseClass.NETWORK:
-            return ""
-        place = self.transfers.locate(verdict.job, now_s)
-        return place.text if place else ""
+            return None
+        return self.transfers.locate(verdict.job, now_s)
 
     def _take_collectives(self, now_s: float) -> None:
         """Turn the collectives received since the last tick into own times and lag."""

@@ -144,8 +144,10 @@ class VerdictService:
     def mark(self, cluster: str, verdict: Verdict) -> Verdict:
         """Return a verdict as it is shown: with its collective, its cause and its silence."""
         found = self.clusters.get(cluster)
-        marked = self.causes.mark(cluster, verdict if found is None else found.mark(verdict))
-        return self.silences.mark(cluster, marked, self._now_s)
+        link = None
+        if found is not None:
+            verdict, link = found.mark(verdict), found.links.get(verdict.episode)
+        return self.silences.mark(cluster, self.causes.mark(cluster, verdict, link), self._now_s)
 
     def rank_counts(self, cluster: str) -> RankCounts:
         """Count the ranks of a cluster that have a baseline, and those still learning one."""

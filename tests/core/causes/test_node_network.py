@@ -4,6 +4,7 @@ import pytest
 
 from ingero.contract.causes import Signal
 from ingero.core.causes.node_network import RankNetwork, SlowNode, find_slow_node
+from ingero.core.places.links import LinkPlace
 
 HEALTHY = {Signal.RETRANSMIT_SHARE: 0.0002, Signal.NIC_ERRORS: 0.4, Signal.NIC_SPEED: 3200.0}
 
@@ -33,18 +34,33 @@ def job(slow: dict[Signal, float], nodes: int = 4) -> list[RankNetwork]:
 def test_the_node_that_stands_out_is_named_with_both_values(
     slow: dict[Signal, float], text: str
 ) -> None:
-    assert find_slow_node(job(slow), "") == SlowNode("n1", text)
-    assert find_slow_node(job(slow), "rank 3 ↔ rank 6") == SlowNode("n1", text)
-    assert find_slow_node(job(slow), "rank 0 ↔ rank 6") is None, "it is no end of that link"
+    assert find_slow_node(job(slow), None) == SlowNode("n1", text)
+    assert find_slow_node(job(slow), LinkPlace("rank 3 ↔ rank 6", (3, 6))) == SlowNode("n1", text)
+
+
+@pytest.mark.parametrize(
+    ("link", "is_end"),
+    [
+        (LinkPlace("rank 0 ↔ rank 6", (0, 6)), False),
+        (LinkPlace("node n0's NIC", (0, 1), "n0"), False),
+        (LinkPlace("node n1's NIC", (2, 3), "n1"), True),
+        (LinkPlace("one of the links among ranks 0, 4", (), among=(0, 4)), False),
+        (LinkPlace("one of the links among ranks 0, 2", (), among=(0, 2)), True),
+    ],
+)
+def test_only_an_end_of_the_known_link_is_its_cause(link: LinkPlace, is_end: bool) -> None:
+    assert (find_slow_node(job({Signal.NIC_ERRORS: 85.0}), link) is not None) == is_end
 
 
 def test_healthy_variations_and_too_few_nodes_name_nobody() -> None:
-    assert find_slow_node(job({Signal.RETRANSMIT_SHARE: 0.003, Signal.NIC_ERRORS: 1.1}), "") is None
-    assert find_slow_node(job({Signal.NIC_ERRORS: 85.0}, nodes=2), "") is None
-    assert find_slow_node([], "") is None
+    assert (
+        find_slow_node(job({Signal.RETRANSMIT_SHARE: 0.003, Signal.NIC_ERRORS: 1.1}), None) is None
+    )
+    assert find_slow_node(job({Signal.NIC_ERRORS: 85.0}, nodes=2), None) is None
+    assert find_slow_node([], None) is None
 
 
 def test_two_nodes_that_differ_are_not_one_cause() -> None:
     ranks = job({Signal.NIC_ERRORS: 85.0}, nodes=8)
     ranks[10] = RankNetwork("n5", 10, HEALTHY | {Signal.NIC_ERRORS: 70.0})
-    assert find_slow_node(ranks, "") is None
+    assert find_slow_node(ranks, None) is None

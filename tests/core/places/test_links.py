@@ -39,7 +39,7 @@ def test_a_node_whose_communicators_are_slow_where_they_leave_it_has_a_slow_card
 
 def test_one_slow_communicator_of_many_leaves_the_link_open() -> None:
     found = locate_link(groups((0, 2, 4, 6)), groups((1, 3, 5, 7)), {})
-    assert found == LinkPlace("one of the links among ranks 0, 2, 4, 6", ())
+    assert found == LinkPlace("one of the links among ranks 0, 2, 4, 6", (), among=(0, 2, 4, 6))
 
 
 @pytest.mark.parametrize("fast", [[], groups((0, 1))])

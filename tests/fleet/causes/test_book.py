@@ -19,6 +19,7 @@ from ingero.contract.exposition import render
 from ingero.contract.otlp.values import MetricsRequest, Resource, attributes
 from ingero.contract.types import Identity
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState, decode_verdicts
+from ingero.core.places.links import LinkPlace
 from ingero.fleet.causes import book as module
 from ingero.fleet.causes.book import AGAIN_S, ASKED_S, KEPT_S, MAX_ASKS, UNKNOWN_TEXT, CauseBook
 from ingero.fleet.causes.metrics import cause_families
@@ -239,7 +240,9 @@ def test_a_network_event_names_the_node_whose_counters_differ() -> None:
     assert marked.link == "node n5's NIC"
     assert "cable" in marked.next_step
     known = msgspec.structs.replace(event, link="rank 5 ↔ rank 6")
-    assert book.mark("c", known).link == "rank 5 ↔ rank 6"
+    assert book.mark("c", known, LinkPlace(known.link, (5, 6))).link == "rank 5 ↔ rank 6"
+    elsewhere = LinkPlace("node n2's NIC", (2,), "n2")
+    assert book.mark("c", known, elsewhere) == known, "another node is no end of the link"
     book.tick([], 100.0)
     assert book.mark("c", event) == event, "the signals are too old"
 

@@ -1,6 +1,5 @@
 """Which node's network sets it apart: counters and port speeds of all nodes of a job, compared."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -9,12 +8,12 @@ from ingero.contract.verdict import CauseClass
 from ingero.core.causes.answer import summarise
 from ingero.core.causes.ranking import MIN_PEERS, Lateness, compare_signals, rank_differences
 from ingero.core.causes.signal_rules import RULES, Place
+from ingero.core.places.links import LinkPlace
 
 NETWORK_SIGNALS: Final = tuple(
     signal for signal, rule in RULES.items() if rule.place is Place.NETWORK
 )
 _LATENESS: Final = Lateness(cause_class=CauseClass.NETWORK)
-_ENDS: Final = re.compile(r"\brank (\d+)")
 
 
 class SlowNode(NamedTuple):
@@ -32,7 +31,7 @@ class RankNetwork(NamedTuple):
     signals: Mapping[Signal, float]
 
 
-def find_slow_node(ranks: Sequence[RankNetwork], link: str) -> SlowNode | None:
+def find_slow_node(ranks: Sequence[RankNetwork], link: LinkPlace | None) -> SlowNode | None:
     """Return the only node whose network stands out; it must be an end of a link that is known."""
     nodes = _by_node(ranks)
     found = []
@@ -49,9 +48,8 @@ def find_slow_node(ranks: Sequence[RankNetwork], link: str) -> SlowNode | None:
             found.append(SlowNode(node, differences[0].text))
     if len(found) != 1:
         return None
-    ends = {int(rank) for rank in _ENDS.findall(link)}
     here = {each.rank for each in ranks if each.node == found[0].node}
-    return found[0] if not ends or ends & here else None
+    return found[0] if link is None or link.touches(found[0].node, here) else None
 
 
 def _by_node(ranks: Sequence[RankNetwork]) -> dict[str, dict[Signal, float]]:

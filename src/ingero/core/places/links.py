@@ -19,11 +19,21 @@ LINK_NEXT_STEP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LinkPlace:
-    """`text` names the link; `ranks` are its ends, and `node` the node whose card is slow."""
+    """`text` names the link; `ranks` are its ends, and `node` the node whose card is slow.
+
+    Where it may be one of several links, `among` has the ranks that they are between.
+    """
 
     text: str
     ranks: tuple[int, ...]
     node: str | None = None
+    among: tuple[int, ...] = ()
+
+    def touches(self, node: str, ranks: Collection[int | None]) -> bool:
+        """Return whether a node, given with its ranks, may be an end of the link."""
+        if self.node is not None:
+            return self.node == node
+        return not set(self.ranks or self.among).isdisjoint(ranks)
 
 
 def locate_link(
@@ -49,7 +59,7 @@ def locate_link(
     involved = sorted(frozenset.intersection(*slow) or frozenset.union(*slow))
     shown = ", ".join(str(rank) for rank in involved[:MAX_LISTED])
     more = " …" if len(involved) > MAX_LISTED else ""
-    return LinkPlace(f"one of the links among ranks {shown}{more}", ())
+    return LinkPlace(f"one of the links among ranks {shown}{more}", (), among=tuple(involved))
 
 
 def _slow_pairs(slow: Collection[Ranks], fast: Collection[Ranks]) -> list[tuple[int, int]]:

@@ -31,6 +31,7 @@ from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.causes.answer import summarise
 from ingero.core.causes.next_steps import NEXT_STEPS
 from ingero.core.causes.node_network import NETWORK_SIGNALS, RankNetwork, find_slow_node
+from ingero.core.places.links import LinkPlace
 
 MAX_RANKS: Final = 65_536  # whose signals are kept; the oldest are dropped
 MAX_EPISODES: Final = 1024  # that are asked about
@@ -160,10 +161,10 @@ class CauseBook:
         fresh, self._fresh = self._fresh, set()
         return sorted(fresh)
 
-    def mark(self, cluster: str, verdict: Verdict) -> Verdict:
+    def mark(self, cluster: str, verdict: Verdict, link: LinkPlace | None = None) -> Verdict:
         """Return the verdict with its cause and the next step that follows from it."""
         if verdict.cause_class is CauseClass.NETWORK and not verdict.node:
-            return self._mark_network(cluster, verdict)
+            return self._mark_network(cluster, verdict, link)
         kept = self._episodes.get((cluster, verdict.episode))
         finding = kept.finding if kept else None
         if finding is None or verdict.cause:
@@ -175,7 +176,7 @@ class CauseBook:
             verdict, cause=finding.text, next_step=NEXT_STEPS[finding.kind]
         )
 
-    def _mark_network(self, cluster: str, verdict: Verdict) -> Verdict:
+    def _mark_network(self, cluster: str, verdict: Verdict, link: LinkPlace | None) -> Verdict:
         """Return a verdict about links with the node whose network differs from the others."""
         job = self._jobs.get((cluster, verdict.job), {})
         fresh = ((key, one) for key, one in job.items() if self._now_s - one.at_s <= FRESH_S)
@@ -183,7 +184,7 @@ class CauseBook:
             RankNetwork(key[1], key[3], one.known(NETWORK_SIGNALS))
             for key, one in islice(fresh, MAX_PEERS)
         ]
-        slow = find_slow_node(ranks, verdict.link)
+        slow = find_slow_node(ranks, link)
         if slow is None:
             return verdict
         return msgspec.structs.replace(
