@@ -110,11 +110,16 @@ class VerdictService:
         Agents are asked about the slow ranks on their nodes with the next replies.
         """
         opened = [
-            (name, verdict)
+            (name, cluster.mark(verdict))
             for name, cluster in self.clusters.items()
             for verdict in cluster.engine.current()
         ]
-        caused = set(self.causes.tick(opened, now_s))
+        links = {
+            (name, episode): link
+            for name, cluster in self.clusters.items()
+            for episode, link in cluster.links.items()
+        }
+        caused = set(self.causes.tick(opened, now_s, links))
         caused -= {(name, verdict.episode) for name, verdict in changed}
         found = [(name, verdict) for name, verdict in opened if (name, verdict.episode) in caused]
         return [(name, self.mark(name, verdict)) for name, verdict in (*changed, *found)]
@@ -144,10 +149,8 @@ class VerdictService:
     def mark(self, cluster: str, verdict: Verdict) -> Verdict:
         """Return a verdict as it is shown: with its collective, its cause and its silence."""
         found = self.clusters.get(cluster)
-        link = None
-        if found is not None:
-            verdict, link = found.mark(verdict), found.links.get(verdict.episode)
-        return self.silences.mark(cluster, self.causes.mark(cluster, verdict, link), self._now_s)
+        marked = self.causes.mark(cluster, verdict if found is None else found.mark(verdict))
+        return self.silences.mark(cluster, marked, self._now_s)
 
     def rank_counts(self, cluster: str) -> RankCounts:
         """Count the ranks of a cluster that have a baseline, and those still learning one."""

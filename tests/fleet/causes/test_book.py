@@ -1,5 +1,7 @@
 """Fleet asks the agent of a slow rank why, and its answer becomes part of the verdict."""
 
+from unittest.mock import Mock
+
 import msgspec
 import pytest
 from tests.support.verdict_pushes import START_S, verdicts_of_a_job
@@ -23,6 +25,8 @@ from ingero.core.places.links import LinkPlace
 from ingero.fleet.causes import book as module
 from ingero.fleet.causes.book import AGAIN_S, ASKED_S, KEPT_S, MAX_ASKS, UNKNOWN_TEXT, CauseBook
 from ingero.fleet.causes.metrics import cause_families
+from ingero.fleet.cluster_verdicts import ClusterVerdicts
+from ingero.fleet.episodes.state_codec import decode_any_state, encode_state
 from ingero.fleet.verdicts import VerdictService
 
 SLOW = Verdict(
@@ -225,35 +229,86 @@ def test_a_verdict_of_the_engine_is_shown_with_its_cause_and_recorded_without() 
     assert 'ingero_fleet_cause_answers_total{cause="gc"} 1' in page
 
 
-def test_a_network_event_names_the_node_whose_counters_differ() -> None:
-    event = Verdict(
-        episode="e9", state=VerdictState.FLEET_EVENT, node="", job="j",
-        cause_class=CauseClass.NETWORK, since=1.0, next_step="read counters",
-    )  # fmt: skip
+EVENT = Verdict(
+    episode="e9", state=VerdictState.FLEET_EVENT, node="", job="j",
+    cause_class=CauseClass.NETWORK, since=1.0, next_step="read counters",
+)  # fmt: skip
+
+
+def with_retransmits(ranks: int = 8, slow: int = 5) -> CauseBook:
     book = CauseBook()
-    for rank in range(8):
-        share = 0.03 if rank == 5 else 0.0001
+    for rank in range(ranks):
+        share = 0.03 if rank == slow else 0.0001
         book.take(signals(rank, {Signal.RETRANSMIT_SHARE: share}), "c", 10.0)
-    book.tick([], 11.0)
-    marked = book.mark("c", event)
+    return book
+
+
+def test_a_network_event_names_the_node_whose_counters_differ() -> None:
+    book = with_retransmits()
+    assert book.tick([("c", EVENT)], 11.0) == [("c", "e9")]
+    marked = book.mark("c", EVENT)
     assert marked.cause == "node n5: TCP retransmits 3.0 %, peers 0.0 %"
     assert marked.link == "node n5's NIC"
     assert "cable" in marked.next_step
-    known = msgspec.structs.replace(event, link="rank 5 ↔ rank 6")
-    assert book.mark("c", known, LinkPlace(known.link, (5, 6))).link == "rank 5 ↔ rank 6"
+    known = msgspec.structs.replace(EVENT, link="rank 5 ↔ rank 6")
+    assert book.mark("c", known).link == "rank 5 ↔ rank 6"
+    stale = with_retransmits()
+    assert stale.tick([("c", EVENT)], 100.0) == [], "the signals are too old"
+    assert stale.mark("c", EVENT) == EVENT
+
+
+def test_a_node_that_is_no_end_of_the_link_is_not_its_cause() -> None:
+    book, here = with_retransmits(), LinkPlace("rank 5 ↔ rank 6", (5, 6))
+    book.tick([("c", EVENT)], 11.0, {("c", "e9"): here})
+    assert book.mark("c", EVENT).cause
     elsewhere = LinkPlace("node n2's NIC", (2,), "n2")
-    assert book.mark("c", known, elsewhere) == known, "another node is no end of the link"
-    book.tick([], 100.0)
-    assert book.mark("c", event) == event, "the signals are too old"
+    book.tick([("c", EVENT)], 12.0, {("c", "e9"): elsewhere})
+    assert book.mark("c", EVENT) == EVENT
+
+
+@pytest.mark.parametrize(("rank", "cause"), [(5, "node n5: TCP"), (2, "")])
+def test_a_job_that_a_link_makes_slow_gets_the_cause_at_its_ends(rank: int, cause: str) -> None:
+    event = msgspec.structs.replace(EVENT, cause_class=CauseClass.FLEET)
+    engine = Mock(current=lambda: [event])
+    place = LinkPlace(f"the links of rank {rank}", (rank,))
+    service = VerdictService(causes=with_retransmits())
+    service.clusters["c"] = ClusterVerdicts(engine, links={"e9": place})
+    ((_, shown),) = service.with_causes([("c", event)], 11.0)
+    assert (shown.cause_class, shown.link) == (CauseClass.NETWORK, place.text)
+    assert shown.cause[: len("node n5: TCP")] == cause
+
+
+def test_the_cause_of_a_network_event_stays_until_it_is_no_longer_shown() -> None:
+    book = with_retransmits()
+    book.tick([("c", EVENT)], 11.0)
+    assert book.tick([("c", EVENT)], 100.0) == [], "signals are old, and nothing is new"
+    resolved = msgspec.structs.replace(EVENT, state=VerdictState.RESOLVED)
+    book.restore(*decode_any_state(encode_state(book.stored())))
+    book.tick([], 101.0)
+    assert book.mark("c", resolved).cause == book.mark("c", EVENT).cause != ""
+    book.tick([], 101.0 + KEPT_S)
+    assert book.mark("c", resolved) == resolved
+
+
+def test_the_last_of_many_nodes_is_named_after_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    find = module.find_slow_node
+    monkeypatch.setattr(module, "find_slow_node", lambda *given: looks.append(1) or find(*given))
+    book = with_retransmits(600, slow=599)
+    book.tick([("c", EVENT)], 11.0)
+    for _ in range(3):
+        assert book.mark("c", EVENT).link == "node n599's NIC"
+    book.tick([("c", EVENT)], 12.0)
+    assert len(looks) == 1
 
 
 def test_signals_of_a_replica_that_knows_others_are_left_out() -> None:
     book = CauseBook()
     book.take(signals(1, {Signal.POWER: 1.0}), "c", 10.0)
     book.take(signals(2, {Signal.POWER: 1.0}), "c", 10.0)
-    ranks, episodes, fresh = book.stored()
+    ranks, *others = book.stored()
     short = next(iter(ranks.values()))
     short.values = short.values[:-1]
     other = CauseBook()
-    other.restore(ranks, episodes, fresh)
+    other.restore(ranks, *others)
     assert [key[3] for key in other.stored()[0]] == [2]

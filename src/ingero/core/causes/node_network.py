@@ -1,6 +1,7 @@
 """Which node's network sets it apart: counters and port speeds of all nodes of a job, compared."""
 
 from collections.abc import Mapping, Sequence
+from heapq import nlargest, nsmallest
 from typing import Final, NamedTuple
 
 from ingero.contract.causes import Signal
@@ -35,7 +36,8 @@ def find_slow_node(ranks: Sequence[RankNetwork], link: LinkPlace | None) -> Slow
     """Return the only node whose network stands out; it must be an end of a link that is known."""
     nodes = _by_node(ranks)
     found = []
-    for node, mine in nodes.items():
+    for node in _worst(nodes):
+        mine = nodes[node]
         others = [values for other, values in nodes.items() if other != node]
         peers = {}
         for signal in mine:
@@ -50,6 +52,16 @@ def find_slow_node(ranks: Sequence[RankNetwork], link: LinkPlace | None) -> Slow
         return None
     here = {each.rank for each in ranks if each.node == found[0].node}
     return found[0] if link is None or link.touches(found[0].node, here) else None
+
+
+def _worst(nodes: Mapping[str, Mapping[Signal, float]]) -> list[str]:
+    """Return the two worst nodes of each signal: where the first two do not differ, none does."""
+    worst: dict[str, None] = {}
+    for signal in NETWORK_SIGNALS:
+        known = [(values[signal], node) for node, values in nodes.items() if signal in values]
+        pick = nlargest if RULES[signal].higher_is_worse else nsmallest
+        worst |= dict.fromkeys(node for _, node in pick(2, known))
+    return list(worst)
 
 
 def _by_node(ranks: Sequence[RankNetwork]) -> dict[str, dict[Signal, float]]:

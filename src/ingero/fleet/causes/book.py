@@ -6,9 +6,10 @@ verdicts. It adds the best answer to a verdict when it is shown, as silences are
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -36,6 +37,8 @@ from ingero.core.places.links import LinkPlace
 MAX_RANKS: Final = 65_536  # whose signals are kept; the oldest are dropped
 MAX_EPISODES: Final = 1024  # that are asked about
 MAX_PEERS: Final = 512  # whose signals make a median: those that are known for longest
+MAX_NODES: Final = 4096  # of a job whose networks are compared
+LOOK_S: Final = 5.0  # between two looks at the networks of all nodes of a job
 MAX_SHOWN: Final = 16  # ranks of a node that are compared at once
 FRESH_S: Final = 30.0  # signals are older when an agent stopped
 ASKED_S: Final = 30.0  # then an ask is given up and a new one may follow
@@ -48,6 +51,7 @@ _ASKED: Final = frozenset(
     {VerdictState.SUSPECT, VerdictState.STRAGGLER, VerdictState.LATE, VerdictState.NOT_SURE}
 )
 _ORDER: Final = tuple(Signal)
+_PLACES: Final = {signal: at for at, signal in enumerate(_ORDER)}
 RankKey = tuple[str, str, str | None, int | None]  # cluster, node, job, rank
 EpisodeKey = tuple[str, str]  # cluster, episode
 
@@ -62,7 +66,7 @@ class _Rank:
 
     def known(self, signals: Iterable[Signal]) -> dict[Signal, float]:
         """Return those of some signals that were sent."""
-        values = {one: float(self.values[_ORDER.index(one)]) for one in signals}
+        values = {one: float(self.values[_PLACES[one]]) for one in signals}
         return {one: value for one, value in values.items() if not math.isnan(value)}
 
 
@@ -77,6 +81,17 @@ class _Episode:
     is_open: bool = True  # the current ask waits for its answer
     answered_s: float = -math.inf
     finding: Finding | None = None
+
+
+@dataclass(slots=True)
+class _Network:
+    """The node whose network slows the links of a whole job, once it is found."""
+
+    place: LinkPlace | None  # of the slow link, where it is known
+    seen_s: float
+    looked_s: float = -math.inf
+    cause: str = ""
+    link: str = ""
 
 
 @dataclass(slots=True)
@@ -102,9 +117,9 @@ class CauseBook:
         self._ranks: OrderedDict[RankKey, _Rank] = OrderedDict()
         self._jobs: dict[tuple[str, str | None], dict[RankKey, _Rank]] = {}
         self._episodes: OrderedDict[EpisodeKey, _Episode] = OrderedDict()
+        self._networks: dict[EpisodeKey, _Network] = {}
         self._fresh: set[EpisodeKey] = set()
         self._new = 0  # asks of this tick
-        self._now_s = -math.inf  # of the last tick
 
     def take(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
         """Take the signals and answers of one push."""
@@ -129,42 +144,66 @@ class CauseBook:
             if step_ms > 0.0:
                 self._rank(key).step_ms = step_ms
 
-    def stored(self) -> tuple[dict[RankKey, _Rank], dict[EpisodeKey, _Episode], set[EpisodeKey]]:
+    def stored(
+        self,
+    ) -> tuple[
+        dict[RankKey, _Rank],
+        dict[EpisodeKey, _Episode],
+        set[EpisodeKey],
+        dict[EpisodeKey, _Network],
+    ]:
         """Return what another replica needs to go on from here."""
-        return dict(self._ranks), dict(self._episodes), self._fresh
+        return dict(self._ranks), dict(self._episodes), self._fresh, self._networks
 
     def restore(
         self, ranks: dict[RankKey, _Rank], episodes: dict[EpisodeKey, _Episode],
-        fresh: set[EpisodeKey],
+        fresh: set[EpisodeKey], networks: dict[EpisodeKey, _Network],
     ) -> None:  # fmt: skip
         """Replace everything by what another replica stored, which may know other signals."""
         ranks = {key: rank for key, rank in ranks.items() if len(rank.values) == len(_ORDER)}
         self._ranks, self._episodes, self._fresh = OrderedDict(ranks), OrderedDict(episodes), fresh
+        self._networks = networks
         self._jobs = {}
         for key, rank in self._ranks.items():
             self._jobs.setdefault((key[0], key[2]), {})[key] = rank
 
-    def tick(self, verdicts: Iterable[tuple[str, Verdict]], now_s: float) -> list[EpisodeKey]:
+    def tick(
+        self,
+        verdicts: Iterable[tuple[str, Verdict]],
+        now_s: float,
+        links: Mapping[EpisodeKey, LinkPlace] = MappingProxyType({}),
+    ) -> list[EpisodeKey]:
         """Decide what is asked now; return the episodes with a new cause."""
         by_node: dict[tuple[str, str], list[Ask]] = {}
-        self._new, self._now_s = 0, now_s
+        self._new = 0
         for cluster, verdict in verdicts:
             if verdict.node and verdict.state in _ASKED:
                 ask = self._ask(cluster, verdict, now_s)
                 if ask is not None:
                     by_node.setdefault((cluster, verdict.node), []).append(ask)
-        for key in [key for key, one in self._episodes.items() if now_s - one.seen_s > KEPT_S]:
-            del self._episodes[key]
+            elif verdict.cause_class is CauseClass.NETWORK and not verdict.node:
+                self._look_at_network(
+                    cluster, verdict, links.get((cluster, verdict.episode)), now_s
+                )
+        for kept in (self._episodes, self._networks):
+            for key in [key for key, one in kept.items() if now_s - one.seen_s > KEPT_S]:
+                del kept[key]
         # The receiver holds a reference to this dictionary, so it is changed in place.
         self.texts.clear()
         self.texts |= {key: text for key, asks in by_node.items() if (text := encode_asks(asks))}
         fresh, self._fresh = self._fresh, set()
         return sorted(fresh)
 
-    def mark(self, cluster: str, verdict: Verdict, link: LinkPlace | None = None) -> Verdict:
+    def mark(self, cluster: str, verdict: Verdict) -> Verdict:
         """Return the verdict with its cause and the next step that follows from it."""
-        if verdict.cause_class is CauseClass.NETWORK and not verdict.node:
-            return self._mark_network(cluster, verdict, link)
+        network = self._networks.get((cluster, verdict.episode))
+        if network is not None and network.cause and verdict.cause_class is CauseClass.NETWORK:
+            return msgspec.structs.replace(
+                verdict,
+                cause=network.cause,
+                link=verdict.link or network.link,
+                next_step=NEXT_STEPS[CauseKind.NETWORK],
+            )
         kept = self._episodes.get((cluster, verdict.episode))
         finding = kept.finding if kept else None
         if finding is None or verdict.cause:
@@ -176,23 +215,37 @@ class CauseBook:
             verdict, cause=finding.text, next_step=NEXT_STEPS[finding.kind]
         )
 
-    def _mark_network(self, cluster: str, verdict: Verdict, link: LinkPlace | None) -> Verdict:
-        """Return a verdict about links with the node whose network differs from the others."""
-        job = self._jobs.get((cluster, verdict.job), {})
-        fresh = ((key, one) for key, one in job.items() if self._now_s - one.at_s <= FRESH_S)
-        ranks = [
-            RankNetwork(key[1], key[3], one.known(NETWORK_SIGNALS))
-            for key, one in islice(fresh, MAX_PEERS)
-        ]
-        slow = find_slow_node(ranks, link)
-        if slow is None:
-            return verdict
-        return msgspec.structs.replace(
-            verdict,
-            cause=f"node {slow.node}: {slow.text}",
-            link=verdict.link or f"node {slow.node}'s NIC",
-            next_step=NEXT_STEPS[CauseKind.NETWORK],
-        )
+    def _look_at_network(
+        self, cluster: str, verdict: Verdict, place: LinkPlace | None, now_s: float
+    ) -> None:
+        """Look for the node that slows a job's links, and keep it; another link is looked at anew.
+
+        What was found stays: counters are calm again before the episode is over.
+        """
+        key = (cluster, verdict.episode)
+        kept = self._networks.get(key)
+        if kept is None or kept.place != place:
+            if kept is None and len(self._networks) >= MAX_EPISODES:
+                return
+            kept = self._networks[key] = _Network(place, now_s)
+        kept.seen_s = now_s
+        if kept.cause or now_s - kept.looked_s < LOOK_S:
+            return
+        kept.looked_s = now_s
+        slow = find_slow_node(self._rank_networks(cluster, verdict.job, now_s), place)
+        if slow is not None:
+            kept.cause, kept.link = f"node {slow.node}: {slow.text}", f"node {slow.node}'s NIC"
+            self._fresh.add(key)
+
+    def _rank_networks(self, cluster: str, job: str | None, now_s: float) -> list[RankNetwork]:
+        """Return what is known of the network of each rank of a job, on MAX_NODES nodes."""
+        found: list[RankNetwork] = []
+        nodes: set[str] = set()
+        for key, one in self._jobs.get((cluster, job), {}).items():
+            if now_s - one.at_s <= FRESH_S and (key[1] in nodes or len(nodes) < MAX_NODES):
+                nodes.add(key[1])
+                found.append(RankNetwork(key[1], key[3], one.known(NETWORK_SIGNALS)))
+        return found
 
     def kind_of(self, cluster: str, episode: str) -> CauseKind | None:
         """Return the kind of cause of an episode; None before an answer."""
