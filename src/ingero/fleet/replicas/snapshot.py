@@ -101,14 +101,15 @@ def decode_snapshot(data: bytes, max_nodes: int) -> DecodedSnapshot:
         clusters = {each.name: _cluster(each, max_nodes) for each in content.clusters}
         engines = {name: decode_state(state) for name, state in content.engines.items()}
         causes, judges = decode_any_state(content.others)
-        ranks, asked, fresh = causes
-        if not (isinstance(ranks, dict) and isinstance(asked, dict) and len(judges) == 3):
+        ranks, asked, fresh, networks = causes
+        by_key = (ranks, asked, networks)
+        if not (all(isinstance(each, dict) for each in by_key) and len(judges) == 3):
             raise ForeignFile("the snapshot of the cluster log is damaged: its causes")
     except (
         zlib.error, msgspec.DecodeError, ConfigError, ValueError, KeyError, TypeError,
     ) as error:  # fmt: skip
         raise ForeignFile(f"the snapshot of the cluster log is damaged: {error}") from None
-    return DecodedSnapshot(content, clusters, engines, ((ranks, asked, fresh), judges))
+    return DecodedSnapshot(content, clusters, engines, ((ranks, asked, fresh, networks), judges))
 
 
 def install(decoded: DecodedSnapshot, shared: SharedState) -> None:
