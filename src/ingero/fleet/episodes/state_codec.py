@@ -20,6 +20,8 @@ from ingero.errors import ForeignFile
 if TYPE_CHECKING:
     from ingero.fleet.cluster_verdicts import ClusterVerdicts
 
+# A state is read by the build that wrote it: add one whenever classes of the engine change.
+MADE_BY: Final = f"{version('ingero')} (state 2)"
 MAX_STATE_BYTES: Final = 256 << 20  # decompressed
 _MODULES: Final = (
     "ingero.core.verdict.",
@@ -42,7 +44,7 @@ def encode_state(state: object) -> bytes:
 
     A value of a foreign type raises TypeError.
     """
-    plain = [version("ingero"), _Encoder().encode(state)]
+    plain = [MADE_BY, _Encoder().encode(state)]
     return zlib.compress(msgspec.msgpack.encode(plain), 1)
 
 
@@ -64,9 +66,9 @@ def decode_any_state(data: bytes) -> Any:
         if unpacker.unconsumed_tail:
             raise ForeignFile("the recorded state of the engine is too large")
         made_by, content = msgspec.msgpack.decode(plain, type=tuple[str, Any])
-        if made_by != version("ingero"):
+        if made_by != MADE_BY:
             raise ForeignFile(
-                f"these inputs were kept by version {made_by}, and this is {version('ingero')}; "
+                f"these inputs were kept by version {made_by}, and this is {MADE_BY}; "
                 "replay them with the version of that Fleet"
             )
         return _Decoder().decode(content)
