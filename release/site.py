@@ -83,6 +83,8 @@ def compile_all(target: Path, home: str) -> None:
     command = [sys.executable, "-m", "compileall", "-qq", "-f", "-s", str(target), "-p", home]
     command += ["--invalidation-mode", "unchecked-hash", str(target)]
     subprocess.run(command, env=build_environment(), check=False)
+    if not any(target.rglob("*.pyc")):
+        raise SystemExit(f"nothing in {target} was compiled")
 
 
 def add_python(target: Path, python: str) -> None:

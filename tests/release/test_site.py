@@ -4,7 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from release.site import _forget_removed
+import pytest
+from release.site import _forget_removed, compile_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,3 +37,8 @@ def test_two_builds_compile_to_the_same_bytes(tmp_path: Path) -> None:
         found.add(compiled.read_bytes())
     assert len(found) == 1
     assert b"/usr/lib/x/module.py" in found.pop()
+
+
+def test_a_release_without_compiled_modules_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="was compiled"):
+        compile_all(tmp_path, "/usr/lib/x")

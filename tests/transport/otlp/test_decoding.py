@@ -3,6 +3,9 @@
 import asyncio
 import gc
 
+import pytest
+
+from ingero.transport.otlp import decoding
 from ingero.transport.otlp.decoding import DecodingThread, without_collector
 
 
@@ -20,3 +23,16 @@ async def test_the_collector_runs_again_after_the_last_thread_and_after_an_error
     failed = await asyncio.gather(DecodingThread().run(int, "x"), return_exceptions=True)
     assert isinstance(failed[0], ValueError)
     assert gc.isenabled()
+
+
+def test_threads_that_always_overlap_do_not_keep_the_collector_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with without_collector():
+        with without_collector():
+            pass
+        assert not gc.isenabled()
+        monkeypatch.setattr(decoding, "LONGEST_PAUSE_S", -1.0)
+        with without_collector():
+            pass
+        assert gc.isenabled()

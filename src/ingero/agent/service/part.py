@@ -77,7 +77,9 @@ class Part:
         if self.plan.off:
             return
         if after is not None:
+            self.state, self.why = "waiting", "for another part to start"
             await after.wait()
+            self.why = ""
         loop, pause_s = asyncio.get_running_loop(), self.first_pause_s
         try:
             while True:

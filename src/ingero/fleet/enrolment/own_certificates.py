@@ -46,6 +46,7 @@ class OwnCertificates:
         self._authority = authority
         self._files = [file for file in dict.fromkeys(files) if self._is_ours(file)]
         self._seen = {file: _identity(file) for file in self._files}
+        self._failed: dict[Path, str] = {}  # why, as it was logged
 
     def _is_ours(self, file: Path) -> bool:
         try:
@@ -60,12 +61,19 @@ class OwnCertificates:
         for file in self._files:
             try:
                 left_s = self._renew_if_due(file, now)
+                self._failed.pop(file, None)
             except (OSError, ValueError, StoreError, x509.ExtensionNotFound) as error:
-                log.error("certificate_not_renewed", extra={"file": str(file), "why": str(error)})
+                self._log_once(file, str(error))
                 left_s = RETRY_S
             again_s = min(again_s, left_s)
         before, self._seen = self._seen, {file: _identity(file) for file in self._files}
         return Checked(self._seen != before, max(again_s, _SOONEST_S))
+
+    def _log_once(self, file: Path, why: str) -> None:
+        """Log a failure when it begins or changes: an operator may have moved the file away."""
+        if self._failed.get(file) != why:
+            self._failed[file] = why
+            log.error("certificate_not_renewed", extra={"file": str(file), "why": why})
 
     async def renew_forever(self, use: Callable[[], None]) -> None:
         """Renew in time until cancelled; `use` makes listeners read their files again."""

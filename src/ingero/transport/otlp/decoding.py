@@ -49,26 +49,30 @@ class DecodingThread:
         return await loop.run_in_executor(self._executor, lambda: _uncollected(work, args, kwargs))
 
 
+LONGEST_PAUSE_S: Final = 5.0
 _pauses = [0]  # how many threads decode now
+_paused_s = [0.0]  # since when
 _pausing = threading.Lock()
 
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Keep the garbage collector from running until all threads have left.
+    """Keep the garbage collector from running until all threads have left, or for some seconds.
 
     A large request becomes a million objects, all of them alive. A collector that runs meanwhile
     looks at every one, for 100 ms in which no other Python code runs, and finds no garbage.
     """
     with _pausing:
         _pauses[0] += 1
-        gc.disable()
+        if gc.isenabled():
+            _paused_s[0] = time.monotonic()
+            gc.disable()
     try:
         yield
     finally:
         with _pausing:
             _pauses[0] -= 1
-            if not _pauses[0]:
+            if not _pauses[0] or time.monotonic() - _paused_s[0] > LONGEST_PAUSE_S:
                 gc.enable()
 
 
