@@ -127,11 +127,17 @@ async def _answers(asker: Asker, *, without_minutes: bool = False) -> list[objec
         return [found, since]
 
 
-def test_whole_minutes_are_not_read_from_events(tmp_path: Path) -> None:
-    store = open_test_store(tmp_path / "echo.db")
+def with_five_minutes(folder: Path) -> EventStore:
+    """Return a store that got a push every 20 s."""
+    store = open_test_store(folder / "echo.db")
     arriving = _Arriving(store)
     for at_s in range(0, 300, 20):
         arriving.push(at_s, "a", 0.9)
+    return store
+
+
+def test_whole_minutes_are_not_read_from_events(tmp_path: Path) -> None:
+    store = with_five_minutes(tmp_path)
     store.roll_up(START_US)
     minutes = asyncio.run(load_minutes(asker_of(store)))
     before = gathered(store, minutes.arrived(0, "true"))
@@ -143,10 +149,7 @@ def test_whole_minutes_are_not_read_from_events(tmp_path: Path) -> None:
 
 
 def test_a_roll_up_between_two_statements_counts_nothing_twice(tmp_path: Path) -> None:
-    store = open_test_store(tmp_path / "echo.db")
-    arriving = _Arriving(store)
-    for at_s in range(0, 300, 20):
-        arriving.push(at_s, "a", 0.9)
+    store = with_five_minutes(tmp_path)
     known = asyncio.run(load_minutes(asker_of(store)))
     before = gathered(store, known.arrived(0, "true"))
     store.roll_up(START_US)
@@ -155,10 +158,7 @@ def test_a_roll_up_between_two_statements_counts_nothing_twice(tmp_path: Path) -
 
 
 def test_the_first_request_of_a_window_is_found_in_minutes(tmp_path: Path) -> None:
-    store = open_test_store(tmp_path / "echo.db")
-    arriving = _Arriving(store)
-    for at_s in range(0, 300, 20):
-        arriving.push(at_s, "a", 0.9)
+    store = with_five_minutes(tmp_path)
     store.roll_up(START_US)
     asker = asker_of(store)
 
