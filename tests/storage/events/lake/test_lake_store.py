@@ -271,3 +271,23 @@ def test_a_catalogue_that_nobody_serves_is_named(tmp_path: Path) -> None:
     address = parse_lake_address(f"ducklake:postgres://e@127.0.0.1:1/echo?data={tmp_path}")
     with pytest.raises(StoreError, match=r"the catalogue on 127\.0\.0\.1:1 does not answer"):
         LakeStore(address, LakeSecrets(), tmp_path / "echo.db", MEMORY, 1)
+
+
+def test_a_lake_of_the_version_before_gets_the_new_tables(opened: Open) -> None:
+    """What arrived before is read from events, and what arrives after it from minutes."""
+    before = opened("one")
+    before.load([frame(1, 0), frame(2, 10)])
+    before.roll_up(START_US)
+    with writing(before) as connection:
+        for table in ("arrivals", "straggler_events"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("DELETE FROM meta WHERE key LIKE 'arriv%' OR key = 'schema_version'")
+        connection.execute("INSERT INTO meta VALUES ('schema_version', 7)")
+    before.close()
+    again = opened("one")
+    again.load([frame(3, 20)])
+    assert again.roll_up(START_US) == 1
+    assert again.scalar("SELECT sum(events)::INT FROM arrivals") == 3
+    assert again.scalar("SELECT max(value) FROM meta WHERE key = 'arrivals_from_us'") > START_US
+    with closing(again.cursor()) as cursor:
+        assert cursor.execute("SELECT count(*) FROM straggler_events").fetchall() == [(0,)]
