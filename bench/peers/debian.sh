@@ -13,7 +13,7 @@ command -v apt-get >/dev/null || say "this is no Debian"
 export DEBIAN_FRONTEND=noninteractive
 timeout 60 apt-get update -qq >/dev/null 2>&1 || say "the package lists cannot be read"
 if ! command -v chromium >/dev/null; then
-  timeout 240 apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 ||
+  timeout 240 apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 ||
     echo "Chromium could not be installed: tests of pages skip" >&2
 fi
 if [ ! -x "$cache/usr/bin/promtool" ]; then

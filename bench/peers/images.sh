@@ -7,4 +7,4 @@ for program in buildah podman skopeo runc mmdebstrap; do command -v "$program" >
 command -v apt-get >/dev/null || { echo "this is no Debian: install ${missing[*]} yourself" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "only root can install ${missing[*]}" >&2; exit 1; }
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq && apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+apt-get update -qq && apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends "${missing[@]}" >/dev/null

@@ -14,7 +14,7 @@ if ! command -v etcd >/dev/null || [ ! -x /usr/lib/cni/bridge ]; then
   [ "$(id -u)" = 0 ] || { echo "only root can install etcd and the CNI plugins" >&2; exit 1; }
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
-  RUNLEVEL=1 apt-get install -qq -y --no-install-recommends etcd-server containernetworking-plugins >/dev/null
+  RUNLEVEL=1 apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends etcd-server containernetworking-plugins >/dev/null
 fi
 go_program github.com/containerd/containerd/v2@v2.4.2 ./cmd/containerd containerd -tags no_btrfs,no_zfs,no_devmapper,no_aufs
 go_program github.com/containerd/containerd/v2@v2.4.2 ./cmd/containerd-shim-runc-v2 containerd-shim-runc-v2

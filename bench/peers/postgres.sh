@@ -12,4 +12,4 @@ if [ ! -e "$settings" ]; then
   echo "create_main_cluster = false" >"$settings"
 fi
 timeout 60 apt-get update -qq >/dev/null 2>&1 || say "the package lists cannot be read"
-timeout 240 apt-get install -qq -y --no-install-recommends postgresql >/dev/null 2>&1 || say "PostgreSQL could not be installed"
+timeout 240 apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends postgresql >/dev/null 2>&1 || say "PostgreSQL could not be installed"

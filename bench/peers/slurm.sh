@@ -9,4 +9,4 @@ if [ ! -e /usr/sbin/policy-rc.d ]; then # keeps the packages from starting their
   printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d && chmod 755 /usr/sbin/policy-rc.d
   trap 'rm -f /usr/sbin/policy-rc.d' EXIT
 fi
-apt-get update -qq && apt-get install -qq -y --no-install-recommends slurm-wlm munge >/dev/null
+apt-get update -qq && apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends slurm-wlm munge >/dev/null

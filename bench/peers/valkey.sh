@@ -17,9 +17,9 @@ fi
 apt-get update -qq
 for package in "${missing[@]}"; do
   if [ "$package" = engine ]; then # Debian 12 has Valkey in its backports only
-    apt-get install -qq -y --no-install-recommends valkey-server >/dev/null 2>&1 ||
-      apt-get install -qq -y --no-install-recommends redis-server >/dev/null
+    apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends valkey-server >/dev/null 2>&1 ||
+      apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends redis-server >/dev/null
   else
-    apt-get install -qq -y --no-install-recommends "$package" >/dev/null
+    apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends "$package" >/dev/null
   fi
 done
