@@ -67,6 +67,7 @@ def main() -> None:
     story = Story(machine, args.job, phases, is_enough=is_cause_known)
     try:
         story.tell()
+        story.close()
         found = rows(story, {"commit": args.commit, "machine": machine.name})
         keep(story, found, args.out)
     finally:

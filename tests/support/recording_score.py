@@ -64,7 +64,7 @@ class Score:
 def read_recordings(folder: Path) -> Iterator[Recording]:
     """Read the recordings of one job, each with the faults that its records may still hold.
 
-    Folders are those of nccl-jobs, or what `tests.hardware.real_jobs.recorder` unpacked.
+    Folders are those of nccl-jobs, or what `tests.hardware.real_jobs.archive` unpacked.
     """
     facts: dict[str, Any] = json.loads((folder / "truth.json").read_text())["recordings"]
     for name, fact in facts.items():

@@ -1,9 +1,9 @@
-"""What makes one rank of a real job slow: extra GPU work, or a host that has other things to do.
+"""What makes one rank of a real job slow: a slower GPU, or a host that has other things to do.
 
 A control file holds one JSON object; every rank reads it four times a second. Sizes are shares of a
 calm step, which the job measures first.
 
-    {"rank": 6, "gpu": 0.06}                       6 % more work on the GPU
+    {"rank": 6, "gpu": 0.06}                       the GPU takes that much longer
     {"rank": 2, "host": 0.1}                       the host sleeps in every step
     {"rank": 2, "host": 1.5, "every": 10}          ... in every tenth step
     {"rank": 2, "lock": 0.2}                       waits for a lock that another thread holds
@@ -14,6 +14,7 @@ calm step, which the job measures first.
 
 import contextlib
 import json
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from torch import Tensor
 LOOK_S = 0.25
 CALM_STEPS = 100  # a calm step is their median
 WARM_UP_STEPS = 20
-ROWS = 1 << 16  # of the matrix that extra GPU work multiplies
-BURNS = 8  # places of a step with extra work, forwards and as many backwards
+CLOCK_STEPS = range(8, 16)  # in which a kernel of known length is timed, beside all other ranks
+CLOCK_CYCLES = 2_000_000
+LAUNCH_S = 15e-6  # what one extra kernel costs the host, roughly; `host_s` is measured
+HOST_SHARE = 0.04  # of the extra GPU time that its launches may take
 
 
 class Control:
@@ -49,62 +52,61 @@ class Control:
 
 
 class SlowGpu:
-    """Extra matrix products, spread over the places of a step.
+    """Holds up the kernels of this rank at a few places of a step, forwards and backwards.
 
-    A GPU that is throttled launches nothing more than before, so few places have any.
+    A kernel that only waits holds up what comes after it, as a lower clock would, and takes
+    nothing from the other ranks. Few of them keep the host free: `host_s` is the time that
+    launching them took it in this step.
     """
 
     def __init__(self, device: torch.device) -> None:
-        kind = torch.bfloat16 if device.type == "cuda" else torch.float32
-        width = 1024 if device.type == "cuda" else 64
-        self.tall = torch.randn(ROWS, width, device=device, dtype=kind)
-        self.square = torch.randn(width, width, device=device, dtype=kind)
-        self.product = torch.empty_like(self.tall)
-        self.row_s = self._measure_row_s(device)
+        self.has_gpu = device.type == "cuda"
+        self.cycles_per_s, self.clocks = 0.0, []
         self.places, self.counted, self.place_s, self.every = 0, 0, 0.0, 1
+        self.host_s = 0.0
 
-    def _measure_row_s(self, device: torch.device) -> float:
-        synchronise = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
-        for _ in range(3):
-            synchronise()
-            began = time.perf_counter()
-            for _ in range(20):
-                torch.mm(self.tall, self.square, out=self.product)
-            synchronise()
-        return (time.perf_counter() - began) / 20 / ROWS
+    def time_clock(self, step: int) -> None:
+        """In some early steps, time a kernel that waits for so many cycles."""
+        if self.has_gpu and step in CLOCK_STEPS:
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            before.record()
+            torch.cuda._sleep(CLOCK_CYCLES)
+            after.record()
+            self.clocks.append((before, after))
+        elif self.clocks and step > CLOCK_STEPS[-1]:
+            usual_ms = statistics.median(first.elapsed_time(last) for first, last in self.clocks)
+            self.cycles_per_s, self.clocks = 1e3 * CLOCK_CYCLES / usual_ms, []
+            print(f"waits at {self.cycles_per_s / 1e9:.2f} GHz", flush=True)
 
     def begin_step(self, extra_s: float) -> None:
         self.places, self.counted = max(self.places, self.counted), 0
-        self.every = -(-self.places // BURNS) if self.places else 1
-        self.place_s = extra_s / (2 * -(-self.places // self.every)) if self.places else 0.0
+        self.host_s = self.place_s = 0.0
+        if self.places and extra_s:
+            affordable = max(int(HOST_SHARE * extra_s / LAUNCH_S) // 2, 1)
+            self.every = -(-self.places // min(affordable, self.places))
+            self.place_s = extra_s / (2 * -(-self.places // self.every))
 
     def drag(self, x: Tensor) -> Tensor:
-        """A place in the network: nothing on a calm rank, work forwards and backwards else."""
+        """A place in the network: nothing on a calm rank, a wait forwards and backwards else."""
         self.counted += 1
-        is_slow = self.place_s and (self.counted - 1) % self.every == 0
-        return Burn.apply(x, self) if is_slow else x
+        if self.place_s and (self.counted - 1) % self.every == 0:
+            began = time.perf_counter()
+            if x.requires_grad:
+                x.register_hook(self._hold_up_gradient)
+            self.host_s += time.perf_counter() - began
+            self._hold_up()
+        return x
 
-    def burn(self) -> None:
-        rows = round(self.place_s / self.row_s)
-        while rows > 0:
-            part = min(rows, ROWS)
-            torch.mm(self.tall[:part], self.square, out=self.product[:part])
-            rows -= part
+    def _hold_up_gradient(self, _: Tensor) -> None:
+        self._hold_up()
 
-
-class Burn(torch.autograd.Function):
-    """Works on the GPU and passes its input on, forwards and backwards."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, gpu: SlowGpu) -> Tensor:
-        ctx.gpu = gpu
-        gpu.burn()
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.gpu.burn()
-        return gradient, None
+    def _hold_up(self) -> None:
+        began = time.perf_counter()
+        if self.has_gpu:
+            torch.cuda._sleep(int(self.place_s * self.cycles_per_s))
+        else:
+            time.sleep(self.place_s)
+        self.host_s += time.perf_counter() - began
 
 
 class Faults:
@@ -120,6 +122,7 @@ class Faults:
     def before_step(self, step: int) -> bool:
         """Do what slows the host, prepare what slows the GPU; returns whether to stop."""
         says = self.control.look(step)
+        self.gpu.time_clock(step)
         mine = self.calm_s is not None and says.get("rank") == self.rank
         calm_s = self.calm_s or 0.0
         self.gpu.begin_step(says.get("gpu", 0.0) * calm_s if mine else 0.0)

@@ -1,18 +1,17 @@
 """A real PyTorch job of eight NCCL ranks on one GPU that can be slowed while it runs.
 
-    torchrun --nproc-per-node=8 job.py CONTROL OUT ddp
+    python launch.py 8 job.py CONTROL OUT ddp
 
 Nothing in it knows of Ingero. `faults.py` says what the control file can hold, and `parallel.py`
 which jobs there are. Every rank writes its own step times to OUT/steps_RANK.jsonl: a line per 20
-steps with the time at their end, the number of the first step and the milliseconds of each. Lines
-with `fault` say when a rank has seen the control file change. With --tiny the job runs on a CPU.
+steps with the time at their end, the number of the first step, the milliseconds of each, those
+until the host had launched all of it, and those that launching a GPU fault took. Lines with `fault`
+say when a rank has seen the control file change. With --tiny the job runs on a CPU.
 """
 
 import argparse
-import ctypes
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,32 +21,18 @@ from models import Size
 from parallel import MAKERS, SMALL, TINY
 
 STOP_EVERY = 20
-SLEEP_WHILE_WAITING = 4  # cudaDeviceScheduleBlockingSync
 
 
-def open_world(tiny: bool, jobs: int) -> torch.device:
+def open_world(tiny: bool) -> torch.device:
     torch.manual_seed(1)
     if tiny:
         dist.init_process_group("gloo")
         torch.set_num_threads(1)
         return torch.device("cpu")
-    if jobs > 1:
-        leave_core_while_waiting()
     device = torch.device("cuda:0")
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     return device
-
-
-def leave_core_while_waiting() -> None:
-    """Let hosts sleep while they wait for the GPU: two jobs have as many hosts as there are cores.
-
-    By default a host spins, and then it keeps others from launching.
-    """
-    mapped = Path("/proc/self/maps").read_text().split()
-    runtime = next((word for word in mapped if "/libcudart.so" in word), None)
-    status = ctypes.CDLL(runtime).cudaSetDeviceFlags(SLEEP_WHILE_WAITING) if runtime else -1
-    print("hosts sleep while they wait" if status == 0 else f"hosts spin: {status}", flush=True)
 
 
 def all_stop(wants_to: bool, device: torch.device) -> bool:
@@ -63,12 +48,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("mode", choices=MAKERS)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--jobs", type=int, default=1, help="jobs that share the GPU")
     args = parser.parse_args()
-    device = open_world(args.tiny, args.jobs)
+    device = open_world(args.tiny)
     rank = dist.get_rank()
     size = TINY if args.tiny else SMALL if args.mode == "small" else Size()
-    size = replace(size, batch=max(size.batch // args.jobs, 1))  # steps stay about as long
     faults = Faults(args.control, args.out, rank, device)
     net, run_step = MAKERS[args.mode](device, size, faults.gpu.drag)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-5, fused=not args.tiny)
@@ -78,13 +61,14 @@ def main() -> None:
 
 
 def train(faults: Faults, run_step, optimizer, device: torch.device, log) -> None:
-    step, times_ms, wants_stop = 0, [], False
+    step, wants_stop = 0, False
+    lists: dict[str, list[float]] = {"ms": [], "launched_ms": [], "fault_host_ms": []}
     while True:
         if step % STOP_EVERY == 0:
-            if times_ms:
-                at, first = round(time.time(), 3), step - len(times_ms)
-                log.write(json.dumps({"at": at, "first": first, "ms": times_ms}) + "\n")
-                times_ms = []
+            if step:
+                line = {"at": round(time.time(), 3), "first": step - STOP_EVERY} | lists
+                log.write(json.dumps(line) + "\n")
+                lists = {name: [] for name in lists}
             if all_stop(wants_stop, device):
                 return
         began = time.perf_counter()
@@ -92,10 +76,14 @@ def train(faults: Faults, run_step, optimizer, device: torch.device, log) -> Non
         optimizer.zero_grad(set_to_none=True)
         waits_for = run_step()
         optimizer.step()
+        launched = time.perf_counter()
         waits_for.item()
-        took_s = time.perf_counter() - began
-        faults.after_step(took_s)
-        times_ms.append(round(1e3 * took_s, 3))
+        ended = time.perf_counter()
+        faults.after_step(ended - began)
+        for name, seconds in zip(
+            lists, (ended - began, launched - began, faults.gpu.host_s), strict=True
+        ):
+            lists[name].append(round(1e3 * seconds, 3))
         step += 1
         while faults.control.changes:
             log.write(json.dumps(faults.control.changes.pop(0)) + "\n")

@@ -21,7 +21,7 @@ WORLD = 8
 STOP_S = 8.0
 NO_STEP_S = 20.0
 START_S = {"gpu": 75.0, "tiny": 300.0, "simulated": 60.0}
-CALM_KNOWN = {"gpu": 140, "tiny": 40, "simulated": 40}  # steps until ranks know a calm step
+UP_STEPS = 20  # a line of steps was written
 
 
 class Machine:
@@ -38,10 +38,7 @@ class Machine:
         self.name = gpu_name() if ranks == "gpu" else ranks
         if ranks != "gpu":
             return
-        library = self.folder / "libnccl.so.2"
-        with library.open("wb") as out:
-            packed = wheelhouse / "libnccl.so.2.xz"
-            subprocess.run(["xz", "-dc", "-T0", str(packed)], stdout=out, check=True)
+        unpack_nccl(wheelhouse, self.folder / "libnccl.so.2")
         mps = self.folder / "mps"
         mps.mkdir()
         self.environment |= {
@@ -58,10 +55,11 @@ class Machine:
             "OMP_NUM_THREADS": "1",
         }
 
-    def job_environment(self, share: int) -> dict[str, str]:
-        """The variables of ranks that use `share` percent of the GPU each."""
+    def job_environment(self) -> dict[str, str]:
+        """The variables of ranks that share the GPU evenly."""
         library = {"LD_PRELOAD": str(self.folder / "libnccl.so.2")} if self.ranks == "gpu" else {}
-        return self.environment | library | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share)}
+        share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // WORLD)}
+        return self.environment | library | share
 
     def close(self) -> None:
         if self.has_mps:
@@ -71,24 +69,19 @@ class Machine:
 
 
 class Job:
-    """One training job of eight ranks, of `jobs` that share the GPU.
+    """One training job of eight ranks on one GPU.
 
     With a folder for `rings` it is started as `ingero run` does, else without the plugin.
     """
 
-    def __init__(
-        self, machine: Machine, mode: str, folder: Path, *, jobs: int, rings: Path | None
-    ) -> None:
-        self.folder, self.calm_known = folder, CALM_KNOWN[machine.ranks]
-        self.start_s = START_S[machine.ranks]
+    def __init__(self, machine: Machine, mode: str, folder: Path, *, rings: Path | None) -> None:
+        self.folder, self.start_s = folder, START_S[machine.ranks]
         self.control = folder / "control.json"
         self.slow({})
-        share = 100 // (WORLD * jobs)
-        environment = machine.job_environment(share) | {"INGERO_JOB_ID": mode}
+        environment = machine.job_environment() | {"INGERO_JOB_ID": mode}
         command = [*job_command(machine.ranks), str(self.control), str(folder), mode]
+        command += ["--tiny"] if machine.ranks == "tiny" else []
         simulated = machine.ranks == "simulated"
-        if not simulated:
-            command += [f"--jobs={jobs}", *(["--tiny"] if machine.ranks == "tiny" else [])]
         if rings is not None:
             # `ingero run` needs PYTHONPATH, the job must not see it
             without = [] if simulated else ["env", "-u", "PYTHONPATH"]
@@ -105,14 +98,14 @@ class Job:
         fresh.rename(self.control)
 
     def wait_until_up(self) -> float:
-        """Return the seconds until every rank knew its calm step."""
+        """Return the seconds until the first steps were over."""
         began = time.monotonic()
         while time.monotonic() - began < self.start_s:
             self.require_running()
             steps = read_steps(self.folder / "steps_0.jsonl")
-            if len(steps.ms) >= self.calm_known:
+            if len(steps.ms) >= UP_STEPS:
                 return time.monotonic() - began
-            time.sleep(0.5)
+            time.sleep(0.2)
         raise JobEnded(f"no steps after {self.start_s:.0f} s", self.log_tail())
 
     def require_running(self) -> None:
@@ -149,8 +142,19 @@ def job_command(ranks: str) -> list[str]:
     """Return the command that starts all ranks, without its arguments."""
     if ranks == "simulated":
         return [sys.executable, "-m", "tests.hardware.real_jobs.standin"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={WORLD}"]
-    return [*launcher, f"--master-port={free_ports(1)[0]}", str(HERE / "job.py")]
+    python = os.environ.get("JOB_PYTHON", sys.executable)  # one that has PyTorch
+    return [python, str(HERE / "launch.py"), str(WORLD), str(HERE / "job.py")]
+
+
+def unpack_nccl(wheelhouse: Path, target: Path) -> None:
+    """Take the library that run.sh has unpacked, or unpack it."""
+    ready = os.environ.get("NCCL_LIBRARY", "")
+    if ready and Path(ready).exists():
+        target.symlink_to(ready)
+        return
+    with target.open("wb") as out:
+        packed = wheelhouse / "libnccl.so.2.xz"
+        subprocess.run(["xz", "-dc", "-T0", str(packed)], stdout=out, check=True)
 
 
 def gpu_name() -> str:
@@ -177,11 +181,14 @@ def free_ports(count: int) -> list[int]:
 
 
 def commit() -> str:
-    """Return the commit of this tree; "unknown" where git is not."""
+    """Return the commit of this tree; where git is not, the one that was carried along."""
+    carried = HERE.parents[2] / "wheelhouse" / "COMMIT"
     found = subprocess.run(
         ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"],
         capture_output=True,
         text=True,
         check=False,
     )
+    if not found.stdout.strip() and carried.exists():
+        return carried.read_text().strip()
     return found.stdout.strip() or "unknown"

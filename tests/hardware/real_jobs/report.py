@@ -8,11 +8,10 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from tests.hardware.real_jobs.pictures import loss_picture, pace_picture
-from tests.hardware.real_jobs.plan import CALM
-from tests.hardware.real_jobs.rows import COSTLESS, COSTLY, write
+from tests.hardware.real_jobs.plan import CALM, counted_calm
+from tests.hardware.real_jobs.rows import COSTLESS, COSTLY, Row, write
 
 DOCS = Path(__file__).parents[3] / "docs"
 ROWS = DOCS / "real-jobs.json"
@@ -25,6 +24,7 @@ _HEAD = (
 )
 _FAULTS = {
     "gpu": "{gpu:.0%} more GPU work",
+    "held": "GPU held up for {gpu:.0%} of a step",
     "host": "host sleeps {host:.0%} of a step",
     "stall": "host stops for {host:.1f} steps, every {every}",
     "lock": "waits for a lock, {lock:.0%} of a step",
@@ -33,7 +33,6 @@ _FAULTS = {
     "hog": "a busy program on its core",
     "quota": "CPU quota of {quota:.0%}",
 }
-Row = dict[str, Any]
 
 
 def table(rows: Iterable[Row]) -> str:
@@ -46,12 +45,14 @@ def table(rows: Iterable[Row]) -> str:
 
 def _cells(row: Row) -> list[str]:
     fault = row["fault"]
-    slowed = f"rank {fault['rank']}: " + _FAULTS[row["kind"]].format(**fault)
+    # matrix products in earlier runs, kernels that only wait since launches are timed
+    kind = "held" if "fault_host_ms" in row and row["kind"] == "gpu" else row["kind"]
+    slowed = f"rank {fault['rank']}: " + _FAULTS[kind].format(**fault)
     others = ", ".join(f"rank {each['rank']}" for each in row["others"]) or "nobody"
     named = "–" if row["named_s"] is None else f"{row['named_s']:.0f} s"
-    kind = row["class"] or "–"
+    said = row["class"] or "–"
     if row.get("state") == "late":
-        kind += " (late)"
+        said += " (late)"
     right = {True: "yes", False: "; ".join(row["remarks"]), None: "not measured"}[row["right"]]
     if row["right"] and row["named_s"] is None and row["truth"] >= COSTLESS:
         right = f"yes, below {COSTLY:.0%}"
@@ -61,7 +62,7 @@ def _cells(row: Row) -> list[str]:
         _milliseconds(row["step_ms_median"]),
         _share(row["truth"], row["truth_error"]),
         named,
-        kind,
+        said,
         _said(row),
         others,
         right,
@@ -92,22 +93,71 @@ def _said(row: Row) -> str:
 
 def calm_table(rows: Iterable[Row]) -> str:
     """Return how long every job ran without a fault, and who was named meanwhile."""
-    lines = ["| job | calm seconds | step | named meanwhile | events |", "|---|---|---|---|---|"]
-    by_job: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["kind"] == CALM:
-            by_job.setdefault(row["job"], []).append(row)
-    for job, found in by_job.items():
+    rows = list(rows)
+    head = (
+        "| job | calm seconds | judged | with the last commit | step | named meanwhile | events |"
+    )
+    lines = [head, "|---|---|---|---|---|---|---|"]
+    judged = judged_seconds(rows)
+    left_out = []
+    for job in dict.fromkeys(row["job"] for row in rows if row["kind"] == CALM):
+        found = counted_calm(rows, job)
         names = [f"rank {each['rank']}" for row in found for each in row["others"]]
         steps = sorted(row["step_ms_median"] for row in found if row["step_ms_median"])
         step = _milliseconds(steps[len(steps) // 2] if steps else None)
         events = sum(len(row["events"]) for row in found)
-        seconds = sum(row["seconds"] for row in found)
+        last = sum(row["seconds"] for row in found if row["commit"] == found[-1]["commit"])
         lines.append(
-            f"| {job} | {seconds:.0f} | {step} | {', '.join(names) or 'nobody'} "
-            f"| {events or 'none'} |"
+            f"| {job} | {sum(row['seconds'] for row in found):.0f} "
+            f"| {sum(judged[id(row)] for row in found):.0f} | {last:.0f} | {step} "
+            f"| {', '.join(names) or 'nobody'} | {events or 'none'} |"
         )
-    return "\n".join(lines)
+        left_out += [row for row in rows if _is_left_out(row, job, found)]
+    return "\n".join(lines + _left_out_text(left_out))
+
+
+def _is_left_out(row: Row, job: str, counted: list[Row]) -> bool:
+    return row["job"] == job and row["kind"] == CALM and all(row is not each for each in counted)
+
+
+def _left_out_text(rows: list[Row]) -> list[str]:
+    """Say which calm phases do not count, because their engine blamed a rank of that job."""
+    runs: dict[tuple[str, str], float] = {}
+    for row in rows:
+        runs[row["job"], row["commit"]] = runs.get((row["job"], row["commit"]), 0) + row["seconds"]
+    said = [f"`{job}` with {commit} ({seconds:.0f} s)" for (job, commit), seconds in runs.items()]
+    why = "a rank that was not slow was named in that run"
+    return ["", f"Not counted: {', '.join(said)}; {why}."] if said else []
+
+
+def judged_seconds(rows: Iterable[Row]) -> dict[int, float]:
+    """Return for how much of every phase ranks were judged, by the id of its row."""
+    found, at_s, judged_s = {}, 0.0, float("inf")
+    for row in rows:
+        if row["kind"] == "overhead":
+            continue
+        if row["phase"] == "healthy":
+            known = row.get("judged_s")
+            at_s, judged_s = 0.0, float("inf") if known is None else known
+        at_s += row["seconds"]
+        found[id(row)] = min(max(at_s - judged_s, 0.0), row["seconds"])
+    return found
+
+
+def host_table(rows: Iterable[Row]) -> str:
+    """Return what GPU faults cost the host that launches them."""
+    lines = ["| job | added on the GPU | launching it took | share | whole step launched later |"]
+    lines.append("|---|---|---|---|---|")
+    for row in latest(row for row in rows if row["kind"] == "gpu"):
+        if "fault_host_ms" not in row:
+            continue
+        added, took = row.get("fault_gpu_ms"), row["fault_host_ms"]
+        share = f"{took / added:.1%}" if added else "–"
+        late = row.get("launched_late_ms")
+        later = "–" if late is None else f"{late:+.2f} ms"
+        whole = "–" if added is None else f"{added:.2f} ms"
+        lines.append(f"| {row['job']} | {whole} | {took:.2f} ms | {share} | {later} |")
+    return "\n".join(lines) if len(lines) > 2 else "No run has timed this yet."
 
 
 def overhead_table(rows: Iterable[Row]) -> str:
@@ -159,6 +209,7 @@ def page(text: str, rows: list[Row]) -> str:
     parts = {
         "summary": summary(rows),
         "faults": table(rows),
+        "hosts": host_table(rows),
         "calm": calm_table(rows),
         "overhead": overhead_table(rows),
     }

@@ -1,6 +1,8 @@
 """Compares what Fleet said with what the job measured itself: one row per phase of a run."""
 
 import json
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,16 @@ from tests.hardware.real_jobs.plan import CALM, CLASSES, PERIODIC, Phase
 from tests.hardware.real_jobs.steps import Steps
 
 SETTLE_S = 1.0  # after a change, the step that it falls into
-CALM_S = 40.0  # of the neighbouring calm phases
+CALM_S = 25.0  # of the calm phases on both sides of a fault
 BLOCK_S = 2.0
+LEAST_STEPS = 20
 NAMED_WITHIN_S = 15.0
 COSTLY, COSTLESS = 0.05, 0.015  # loss that must be named, and loss below which nobody is
 LOSS_SHARE, LOSS_POINTS = 0.25, 0.01  # a said loss may be off by the larger of the two
+FAULT_LEAST_S, NAMED_FOR_S = 12.5, 6.0  # a fault may end when its loss has settled
 NAMED = "straggler"
 EVENTS = ("fleet_event", "not_sure")
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,25 @@ def _row(run: Run, index: int) -> dict[str, Any]:
     if phase.kind == CALM:
         return row | {"right": not row["others"]}
     row |= _truth(run, index, steps) | _said(run.heard, began_s, passed.ended_s, rank)
+    row |= _host_cost(run, index, began_s)
     return row | {"right": is_right(row), "remarks": remarks(row)}
+
+
+def is_settled(phase: Phase, heard: list[Heard]) -> bool:
+    """Whether the slowed rank of a phase has been named for long enough to know its loss."""
+    rank = phase.fault.get("rank")
+    if rank is None or not heard:
+        return False
+    now_s = time.time()
+    named_s = next(
+        (
+            each.at_s
+            for each in heard
+            if any(v["state"] == NAMED and v.get("rank") == rank for v in each.verdicts)
+        ),
+        now_s,
+    )
+    return now_s - heard[0].at_s >= FAULT_LEAST_S and now_s - named_s >= NAMED_FOR_S
 
 
 def _seen_s(run: Run, passed: Passed) -> float:
@@ -92,18 +115,24 @@ def _over_ranks(steps: list[NDArray[np.float64]], figure: Any) -> float | None:
 
 
 def _truth(run: Run, index: int, slow: list[NDArray[np.float64]]) -> dict[str, float | None]:
-    """The loss by the job's own steps: medians for lasting faults, means for periodic ones."""
+    """The loss by the job's own steps: medians for lasting faults, means for periodic ones.
+
+    A calm step is the mean of those before and after the fault: so a steady drift does not count,
+    and half of what they differ by is part of the error.
+    """
     figure = np.mean if run.passed[index].phase.kind in PERIODIC else np.median
-    calm_s = list(_calm_spans(run, index))
+    spans = list(_calm_spans(run, index))
     losses, errors = [], []
     for steps, slow_ms in zip(run.steps, slow, strict=True):
-        parts = [steps.between(*span) for span in calm_s]
-        calm_ms = np.concatenate(parts) if parts else np.empty(0)
-        if len(calm_ms) < 20 or len(slow_ms) < 20:
+        sides = [side for span in spans if len(side := steps.between(*span)) >= LEAST_STEPS]
+        if not sides or len(slow_ms) < LEAST_STEPS:
             continue
-        calm, slower = float(figure(calm_ms)), float(figure(slow_ms))
-        losses.append(1 - calm / slower)
-        errors.append(np.hypot(_error(calm_ms, figure), _error(slow_ms, figure)) / slower)
+        calm = [float(figure(side)) for side in sides]
+        slower = float(figure(slow_ms))
+        losses.append(1 - float(np.mean(calm)) / slower)
+        parts = [_error(side, figure) / len(sides) for side in sides]
+        parts += [_error(slow_ms, figure), (max(calm) - min(calm)) / 2]
+        errors.append(float(np.sqrt(np.sum(np.square(parts)))) / slower)
     if not losses:
         return {"truth": None, "truth_error": None}
     return {
@@ -112,7 +141,39 @@ def _truth(run: Run, index: int, slow: list[NDArray[np.float64]]) -> dict[str, f
     }
 
 
-def _calm_spans(run: Run, index: int) -> Any:
+def _host_cost(run: Run, index: int, began_s: float) -> dict[str, float]:
+    """What a fault added to the GPU and to the host of its rank, in ms of each step.
+
+    `fault_host_ms` is the time that launching a GPU fault took, and `launched_late_ms` by how much
+    later the host had launched its step than in calm ones, beyond what its peers did.
+    """
+    passed = run.passed[index]
+    fault, window = passed.phase.fault, (began_s + SETTLE_S, passed.ended_s)
+    spans, found = list(_calm_spans(run, index)), {}
+    if fault["rank"] >= len(run.steps):
+        return {}
+    slowed = run.steps[fault["rank"]]
+    if len(own := slowed.between(*window, "fault_host_ms")) and "gpu" in fault:
+        found["fault_host_ms"] = round(float(np.mean(own)), 3)
+        if calm := _side_medians(slowed, spans, "ms"):
+            found["fault_gpu_ms"] = round(fault["gpu"] * float(np.mean(calm)), 3)
+    later = {}
+    for rank, steps in enumerate(run.steps):
+        calm = _side_medians(steps, spans, "launched_ms")
+        if calm and len(slow := steps.between(*window, "launched_ms")):
+            later[rank] = float(np.median(slow)) - float(np.mean(calm))
+    peers = [ms for rank, ms in later.items() if rank != fault["rank"]]
+    if fault["rank"] in later and peers:
+        found["launched_late_ms"] = round(later[fault["rank"]] - float(np.median(peers)), 3)
+    return found
+
+
+def _side_medians(steps: Steps, spans: list[tuple[float, float]], figure: str) -> list[float]:
+    sides = [steps.between(*span, figure) for span in spans]
+    return [float(np.median(side)) for side in sides if len(side)]
+
+
+def _calm_spans(run: Run, index: int) -> Iterator[tuple[float, float]]:
     if index and run.passed[index - 1].phase.kind == CALM:
         before = run.passed[index - 1]
         yield max(before.began_s + SETTLE_S, before.ended_s - CALM_S), before.ended_s

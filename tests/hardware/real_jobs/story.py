@@ -1,20 +1,23 @@
-"""One job with Fleet and agent beside it, phase by phase; other jobs may run on the same node."""
+"""One job with Fleet and agent beside it, phase by phase."""
 
 import json
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.hardware.real_jobs.machine import WORLD, Job, Machine
-from tests.hardware.real_jobs.node import Node
+from tests.hardware.real_jobs.archive import pack
+from tests.hardware.real_jobs.machine import Job, Machine
 from tests.hardware.real_jobs.plan import DRIVEN, Phase
 from tests.hardware.real_jobs.pressure import Pressure
 from tests.hardware.real_jobs.processes import rank_processes
-from tests.hardware.real_jobs.recorder import Recorder, pack
+from tests.hardware.real_jobs.recorder import Recorder
 from tests.hardware.real_jobs.rows import Heard, Passed, Run, rows_of
+from tests.hardware.real_jobs.services import Services
 from tests.hardware.real_jobs.steps import read_job
 
 POLL_S = 1.0
@@ -30,15 +33,16 @@ class Story:
         machine: Machine,
         mode: str,
         phases: list[Phase],
-        node: Node | None = None,
         is_enough: Callable[[Phase, list[Heard]], bool] = lambda _, __: False,
     ) -> None:
-        """`is_enough` may end phases of a job that runs alone early, given what was heard."""
+        """`is_enough` may end phases early, given what was heard in them."""
         self.mode, self.phases, self.is_enough = mode, phases, is_enough
         self.folder = machine.folder / f"{mode}-{time.monotonic_ns()}"
         self.folder.mkdir()
-        self.is_alone, self.node = node is None, node or Node(self.folder, (mode,))
-        self.machine, self.services = machine, self.node.services
+        self.rings = Path(tempfile.mkdtemp(prefix="ingero-real-jobs-", dir="/dev/shm"))
+        self.services = Services(self.rings, self.folder)
+        self.job = Job(machine, mode, self.folder, rings=self.rings)
+        self.recorder = Recorder(self.rings)
         self.passed: list[Passed] = []
         self.heard: list[Heard] = []
         self.facts: dict[str, Any] = {}
@@ -46,47 +50,45 @@ class Story:
         self.up_s = self.phase_s = 0.0
 
     def tell(self) -> None:
-        """Run everything; a job that fails is a problem of its own, not the end of the others."""
-        rings, jobs = self.node.rings, len(self.node.modes)
-        job = Job(self.machine, self.mode, self.folder, jobs=jobs, rings=rings)
-        self.recorder = Recorder(rings, self.mode)
+        """Run all phases; a job that fails is a problem of its own, not the end of others."""
         try:
-            self.facts["start_s"] = round(job.wait_until_up(), 1)
+            self.facts["start_s"] = round(self.job.wait_until_up(), 1)
+            self.services.require_answers()
             self.up_s = time.time()
             self.say(f"up after {self.facts['start_s']:.0f} s")
-            self.services.require_answers()
-            ended = self.node.wait_for_others()
-            for phase in self.phases:  # ends are planned, so that phases of all jobs begin together
-                ended = self._pass(phase, job, ended + phase.seconds)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on
+            for phase in self.phases:
+                self._pass(phase)
+        except Exception as error:  # noqa: BLE001 - whatever it is, other jobs go on
             self.problem = str(error)
             self.say(self.problem)
-        finally:
-            self.node.leave()
-            job.close()
-            self.recorder.close()
-            if self.is_alone:
-                self.node.close()
+
+    def close(self) -> None:
+        """End the job, Fleet and agent; what was recorded stays."""
+        self.job.close()
+        self.recorder.close()
+        self.services.close()
+        shutil.rmtree(self.rings, ignore_errors=True)
 
     def say(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {self.mode}: {text}", flush=True)
 
-    def _pass(self, phase: Phase, job: Job, end: float) -> float:
-        """Return when the phase ended: as planned, or earlier where enough was heard."""
+    def _pass(self, phase: Phase) -> None:
+        """Wait until the phase is over: as planned, or earlier where enough was heard."""
         cpu_s, began_s, began = self.services.agent_cpu_s(), time.time(), time.monotonic()
         self.phase_s = began_s
         try:
-            pressure = self._begin(phase, job)
+            pressure = self._begin(phase)
         except (OSError, KeyError) as error:
             self.say(f"{phase.name} is left out: {error!r}")
-            return end - phase.seconds if self.is_alone else end
+            return
+        end = began + phase.seconds
         screen = self.folder / f"screen-{phase.name}.txt"
         try:
             while (left_s := end - time.monotonic()) > 0:
-                job.require_running()
+                self.job.require_running()
                 self._listen()
                 if self.is_enough(phase, [one for one in self.heard if one.at_s >= began_s]):
-                    end = time.monotonic()
+                    break
                 if phase.fault and left_s <= SCREEN_S and not screen.exists():
                     self.services.start_screen(screen)
                 time.sleep(max(min(POLL_S, end - time.monotonic()), 0))
@@ -99,15 +101,14 @@ class Story:
         shares = self.facts.setdefault("agent_cpu", {})
         shares[phase.name] = round((self.services.agent_cpu_s() - cpu_s) / took_s, 4)
         self._say_row()
-        return end
 
-    def _begin(self, phase: Phase, job: Job) -> Pressure | None:
+    def _begin(self, phase: Phase) -> Pressure | None:
         """Slow a rank as the phase says: by the control file, or from outside."""
         is_driven = any(kind in phase.fault for kind in DRIVEN)
-        job.slow({} if is_driven else phase.fault)  # what slowed the phase before ends here
+        self.job.slow({} if is_driven else phase.fault)  # what slowed the phase before ends here
         if not is_driven:
             return None
-        ranks = rank_processes(job.process.pid)
+        ranks = rank_processes(self.job.process.pid)
         return Pressure(ranks[phase.fault["rank"]], phase.fault)
 
     def _listen(self) -> None:
@@ -117,10 +118,7 @@ class Story:
         # once in every phase even if nothing changes
         if last.verdicts != verdicts or last.at_s < self.phase_s:
             self.heard.append(Heard(now_s, verdicts))
-        if (
-            ranks.get("judged", 0) > WORLD * (len(self.node.modes) - 1)
-            and "judged_s" not in self.facts
-        ):
+        if ranks.get("judged", 0) and "judged_s" not in self.facts:
             self.facts["judged_s"] = round(now_s - self.up_s, 1)
 
     def run(self) -> Run:
@@ -137,21 +135,17 @@ class Story:
         load = os.getloadavg()[0]  # over the number of cores, hosts wait for each other
         self.say(f"{row['phase']}: {told} others {row['others']} {row['events'][:2]} {load:.0f}")
 
-    def keep(self, target: Path, rows: list[dict[str, Any]]) -> None:
+    def keep(self, folder: Path, rows: list[dict[str, Any]]) -> list[Path]:
         """Write the rings, the step times, everything that was said and the logs."""
         extra = {path.name: path.read_bytes() for path in self.folder.glob("steps_*.jsonl")}
-        for log in (self.folder / "job.log", *self.node.folder.glob("*.log")):
+        for log in self.folder.glob("*.log"):
             extra[log.name] = log.read_bytes()[-LOG_BYTES:]
         heard = [json.dumps({"at": each.at_s, "verdicts": each.verdicts}) for each in self.heard]
         extra["heard.jsonl"] = "\n".join(heard).encode()
         extra["screens.txt"] = self.screens().encode()
         extra["truth.json"] = json.dumps(self._truth(rows), indent=1).encode()
-        marks = [
-            mark
-            for mark, passed in zip(self.recorder.marks, self.passed, strict=False)
-            if passed.phase.fault or passed.phase.name == "healthy"
-        ]
-        pack(self.recorder.heads, self.recorder.records(), marks, extra, target)
+        recorder = self.recorder
+        return pack(recorder.heads, recorder.records(), recorder.marks, extra, folder, self.mode)
 
     def screens(self) -> str:
         """Return what `ingero status` printed near the end of each fault."""

@@ -1,13 +1,15 @@
 """What was said about a job is compared with what the job measured itself."""
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.hardware.real_jobs.plan import Phase
-from tests.hardware.real_jobs.rows import Heard, Passed, Run, remarks, rows_of
+from tests.hardware.real_jobs.rows import Heard, Passed, Run, is_settled, remarks, rows_of
 from tests.hardware.real_jobs.steps import Steps, read_steps
 
 CALM_MS, SLOW_MS = 40.0, 44.0
@@ -114,3 +116,40 @@ def test_step_files_are_read_up_to_an_incomplete_line(tmp_path: Path) -> None:
     assert found.ended_s.tolist() == pytest.approx([99.98, 100.0])
     assert found.changes == [lines[1]]
     assert len(read_steps(tmp_path / "none").ms) == 0
+
+
+def test_a_drift_is_no_loss_but_part_of_its_error() -> None:
+    """Calm steps grow from 40 to 44 ms across a fault that costs nothing."""
+    ended = np.arange(BEGAN_S, BEGAN_S + 120, 0.042)
+    ms = np.interp(ended, [BEGAN_S + 60, BEGAN_S + 90], [40.0, 44.0])
+    changes = [{"at": BEGAN_S + 60.2, "step": 1500, "fault": PHASES[1].fault}]
+    drifting = Run("ddp", passed(), [], [Steps(ended, ms, changes) for _ in range(8)])
+    fault = rows_of(drifting)[1]
+    assert abs(fault["truth"]) < 0.005 < 0.04 < fault["truth_error"]
+
+
+def test_what_a_gpu_fault_costs_its_host_is_measured() -> None:
+    every = []
+    for rank in range(8):
+        known = steps()
+        slow = (known.ended_s >= BEGAN_S + 60.2) & (known.ended_s < BEGAN_S + 90) & (rank == 2)
+        launched, own = 20 + 0.3 * slow, 0.05 * slow
+        every.append(replace(known, launched_ms=launched, fault_host_ms=own))
+    fault = rows_of(Run("ddp", passed(), [], every))[1]
+    assert fault["fault_host_ms"] == 0.05
+    assert fault["launched_late_ms"] == pytest.approx(0.3)
+    assert fault["fault_gpu_ms"] == pytest.approx(0.06 * CALM_MS, rel=0.01)
+
+
+def test_a_fault_ends_when_its_rank_has_been_named_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calm, named = Heard(1000.0, []), Heard(1008.0, [verdict()])
+    for now_s, heard, settled in (
+        (1013.5, [calm, named], False),
+        (1014.5, [calm, named], True),
+        (1016.9, [calm, Heard(1008.0, [verdict(5)])], False),
+    ):
+        monkeypatch.setattr(time, "time", lambda at_s=now_s: at_s)
+        assert is_settled(PHASES[1], heard) is settled
+    assert not is_settled(PHASES[0], [calm, named])
