@@ -72,6 +72,12 @@ def build_parts(folder: Path) -> str:
     return f"compiled parts for Python {PYTHON}: {len(PARTS)}"
 
 
+def commit() -> str:
+    """The commit of this tree, for rows of a machine without git; says if files differ from it."""
+    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.check_output(asked, text=True).strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -104,6 +110,7 @@ def main() -> None:
         sys.exit(f"{size:,} bytes of wheels: too large to carry beside NCCL")
     print(f"{folder}: {len(list(folder.glob('*.whl')))} wheels, {size:,} bytes")
     print(build_parts(folder))
+    (folder / "COMMIT").write_text(commit() + "\n")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_an_engine_that_blamed_somebody_is_not_counted_for_a_later_one() -> None
         "",
         "Not counted: `ddp` with abc1234 (60 s); a rank that was not slow was named in that run.",
     ]
-    assert calm_wanted([HEALTHY, later], "ddp") == 202.0
+    assert calm_wanted([HEALTHY, later], "ddp") == 200.5
 
 
 def test_what_a_slow_gpu_costs_its_host_is_shown() -> None:
@@ -125,4 +125,4 @@ def test_every_fault_fits_before_any_job_gets_more_calm_time() -> None:
     assert lengths_that_fit("small", KINDS, [], [], 60.0) is None
     known = [HEALTHY | {"seconds": 400.0}]
     assert lengths_that_fit("ddp", (), [], known, 1000.0) is None
-    assert lengths_that_fit("ddp", (), [], [HEALTHY], 1000.0) == Lengths(242.0, 16.0, 0.0)
+    assert lengths_that_fit("ddp", (), [], [HEALTHY], 1000.0) == Lengths(240.5, 16.0, 0.0)
