@@ -12,6 +12,7 @@ from tests.support.waiting import until
 from tests.support.whole_agent import WholeAgent, whole_agent
 
 from ingero.agent.service.membership import MemberFiles, renew_if_due
+from ingero.children.service_manager import has_systemd
 from ingero.contract.enrolment.messages import EnrolledNodes
 from ingero.errors import IngeroError
 from ingero.storage.trace.database import TraceDb
@@ -71,13 +72,22 @@ def test_nodes_join_push_are_asked_and_leave(fleet: JoinedFleet, tmp_path: Path)
         until(lambda: set(fleet.nodes()) >= {"gpu-1", "gpu-2"}, one.said)
         check_query(fleet, one)
         check_revocation(fleet, one, two)
-    left = run("ingero", "leave", "--state-dir", str(tmp_path / "gpu-1" / "state"))
-    assert left.returncode == 0, left.stderr
+        told = leave(tmp_path / "gpu-2")
+        assert "had revoked this node before" in told
+        assert has_systemd() or f"still runs: stop process {two.process.pid}" in told
+    assert "has forgotten this node" in leave(tmp_path / "gpu-1")
     assert (tmp_path / "gpu-1" / "ingero.yaml").read_text() == before
     assert not list((tmp_path / "gpu-1" / "state").iterdir())
     listed = run("ingero", "fleet", "nodes", str(fleet.files.root)).stdout
     assert "gpu-1" not in listed
     assert "gpu-3" in listed
+
+
+def leave(folder: Path) -> str:
+    here = {"INGERO_RUNTIME_DIR": str(folder / "run")}
+    left = run("ingero", "leave", "--state-dir", str(folder / "state"), **here)
+    assert left.returncode == 0, left.stderr
+    return left.stdout
 
 
 def check_query(fleet: JoinedFleet, agent: WholeAgent) -> None:
@@ -113,6 +123,7 @@ def check_revocation(fleet: JoinedFleet, other: WholeAgent, revoked: WholeAgent)
     began_s = time.monotonic()
     until(lambda: refused_pushes(revoked) > 0, revoked.said)
     assert time.monotonic() - began_s < 5 * PUSH_S + 5
+    until(lambda: "401" in "".join(revoked.part("pusher").notes), "health does not say it")
     assert refused_pushes(other) == 0
 
 
@@ -131,9 +142,12 @@ def test_a_wrong_secret_and_an_expired_code_are_refused(fleet: JoinedFleet, tmp_
     good = fleet.code()
     wrong = fleet.join(tmp_path / "n", "gpu-9", good[:-8] + "AAAAAAAA")
     assert "not valid or has expired" in wrong.stderr
-    short = fleet.code("--valid-for", "1ms")
-    expired = fleet.join(tmp_path / "n", "gpu-9", short)
+    short = tmp_path / "code.txt"
+    short.write_text(fleet.code("--valid-for", "1ms"))
+    short.chmod(0o644)
+    expired = fleet.join(tmp_path / "n", "gpu-9", good, "--code-file", str(short))
     assert "not valid or has expired" in expired.stderr
+    assert f"other users can read {short}" in expired.stderr
     audit = (fleet.files.enrolment / "audit.log").read_text()
     assert '"why":"wrong code"' in audit
     assert good not in audit

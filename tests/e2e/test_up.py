@@ -44,6 +44,8 @@ def test_up_runs_the_agent_and_commands_find_everything(tmp_path: Path) -> None:
         asked = run("ingero", "query", "--json", "SELECT count(*) AS n FROM sessions", **here)
         assert asked.returncode == 0, asked.stderr
         assert '"n"' in asked.stdout, "the database of the running agent"
+        health = run("ingero", "agent", "--health", **here)
+        assert "pusher    running" in health.stdout, health.stderr
     finally:
         up.send_signal(signal.SIGTERM)
         up.communicate(timeout=2 * PATIENCE_S)

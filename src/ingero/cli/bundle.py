@@ -18,7 +18,7 @@ import msgspec
 import yaml
 
 from ingero.agent.checks import run_checks
-from ingero.agent.host.sockets import find_socket
+from ingero.agent.host.sockets import find_health_socket
 from ingero.agent.service.health import SOCKET_NAME, ask_agent
 from ingero.children.output import output_of
 from ingero.cli.fleet_options import fleet_client
@@ -168,7 +168,7 @@ def _configuration(path: Path | None) -> str:
 
 
 def _agent(question: str) -> str:
-    return ask_agent(find_socket(SOCKET_NAME), question)[1].decode()
+    return ask_agent(find_health_socket(SOCKET_NAME), question)[1].decode()
 
 
 def _fleet(path: str) -> str:

@@ -10,6 +10,8 @@ from typing import Final
 import msgspec
 
 from ingero.agent.host.identity import default_node
+from ingero.agent.host.sockets import find_health_socket
+from ingero.agent.service.health import SOCKET_NAME, agent_health
 from ingero.agent.service.membership import Joined, MemberFiles, begin, default_folder, end
 from ingero.agent.service.plan import SYSTEM_DATABASE
 from ingero.children.service_manager import has_systemd, run_systemctl
@@ -19,7 +21,7 @@ from ingero.config.ingero import load_ingero
 from ingero.contract.enrolment.code import JoinCode
 from ingero.contract.enrolment.messages import EnrolReply
 from ingero.contract.names import DEFAULT_CLUSTER
-from ingero.errors import AuthError, ConfigError
+from ingero.errors import AuthError, ConfigError, IngeroError, Unavailable
 from ingero.files import PRIVATE, replace_file
 from ingero.storage.caller import home
 from ingero.transport.enrolment.client import FleetAddress
@@ -129,21 +131,42 @@ def _start_unit(files: MemberFiles, joined: Joined, config: Path) -> Iterator[st
 
 def leave_fleet(files: MemberFiles, joined: Joined, *, force: bool) -> Iterator[str]:
     """Leave, and yield what was done, line by line."""
-    problem = end(files, joined)
-    if problem and not force:
-        raise AuthError(f"{problem}; --force removes everything here without telling Fleet")
-    yield f"Fleet was not told: {problem}" if problem else f"{joined.fleet} has forgotten this node"
+    yield _told(files, joined, force=force)
     if os.geteuid() == 0 and has_systemd():
         run_systemctl("disable", "--now", AGENT_UNIT, may_fail=True)
         if joined.unit is not None:
             Path(joined.unit).unlink(missing_ok=True)
             run_systemctl("daemon-reload", may_fail=True)
         yield "the agent is stopped"
+    elif pid := _own_agent(joined.node):
+        yield f"an agent that systemd did not start still runs: stop process {pid}"
     config = Path(joined.config)
     if config.exists():
         yield _restore(config, joined)
     files.remove()
     yield f"removed the certificate and the token in {files.folder}"
+
+
+def _own_agent(node: str) -> int | None:
+    """Return the process of an agent of this node that somebody runs by hand."""
+    try:
+        found = agent_health(find_health_socket(SOCKET_NAME))
+    except Unavailable:
+        return None
+    return found.pid if found.node == node else None
+
+
+def _told(files: MemberFiles, joined: Joined, *, force: bool) -> str:
+    """Tell Fleet, and return a line about it; raise AuthError unless forced."""
+    try:
+        was_known = end(files, joined)
+    except IngeroError as error:
+        if not force:
+            hint = "--force removes everything here without telling Fleet"
+            raise AuthError(f"{error}; {hint}") from None
+        return f"Fleet was not told: {error}"
+    how = "has forgotten this node" if was_known else "had revoked this node before"
+    return f"{joined.fleet} {how}"
 
 
 def _restore(config: Path, joined: Joined) -> str:

@@ -22,11 +22,12 @@ _MAX_BYTES: Final = 64 << 10
 
 
 class RunningService(msgspec.Struct):
-    """One service: its process, the addresses of its listeners, and its database if it has one."""
+    """One service: its process, the addresses of its listeners, its database and its socket."""
 
     pid: int
     addresses: dict[str, str]
     database: str | None = None
+    socket: str | None = None  # where the agent answers for its health
 
 
 def runtime_folder() -> Path:

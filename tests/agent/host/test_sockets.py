@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from ingero.agent.host import sockets
-from ingero.agent.host.sockets import find_socket, own_socket
+from ingero.agent.host.sockets import find_health_socket, find_socket, own_socket
 from ingero.storage import runtime
+from ingero.storage.runtime import RunningService, note_services
 
 
 @pytest.fixture
@@ -44,3 +45,18 @@ def test_the_socket_of_roots_agent_is_preferred(user: Path) -> None:
     (user / "run" / "ingero").mkdir(parents=True)
     (user / "run" / "ingero" / "a.sock").touch()
     assert find_socket("a.sock") == user / "run" / "ingero" / "a.sock"
+
+
+def test_the_agent_of_up_is_found_where_it_says_and_a_chosen_folder_is_the_only_one(
+    user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (user / "run" / "ingero").mkdir(parents=True)
+    (user / "run" / "ingero" / "a.sock").touch()
+    chosen = user / "chosen"
+    monkeypatch.setattr(os, "geteuid", os.getuid)  # who owns the list
+    monkeypatch.setenv("INGERO_RUNTIME_DIR", str(chosen))
+    assert find_health_socket("a.sock") == find_socket("a.sock") == chosen / "a.sock"
+    note_services({"agent": RunningService(os.getpid(), {}, socket="/up/agent.sock")})
+    assert find_health_socket("a.sock") == Path("/up/agent.sock")
+    (chosen / "a.sock").touch()
+    assert find_health_socket("a.sock") == chosen / "a.sock", "the usual place comes first"

@@ -1,8 +1,9 @@
 """Paths of the local sockets of an agent, for those who serve and those who connect."""
 
+import os
 from pathlib import Path
 
-from ingero.storage.runtime import SYSTEM, runtime_folder
+from ingero.storage.runtime import FOLDER_VARIABLE, SYSTEM, running_service, runtime_folder
 
 
 def own_socket(name: str) -> Path:
@@ -13,4 +14,13 @@ def own_socket(name: str) -> Path:
 def find_socket(name: str) -> Path:
     """Return the socket of an agent run by root where there is one, else our own."""
     system = SYSTEM / name
-    return system if system.exists() else own_socket(name)
+    is_chosen = bool(os.environ.get(FOLDER_VARIABLE))
+    return system if system.exists() and not is_chosen else own_socket(name)
+
+
+def find_health_socket(name: str) -> Path:
+    """Return the socket of the agent's health, also of an agent that `ingero up` runs."""
+    path, service = find_socket(name), running_service("agent")
+    if path.exists() or service is None or service.socket is None:
+        return path
+    return Path(service.socket)

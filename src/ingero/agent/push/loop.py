@@ -47,7 +47,7 @@ MAX_DETAIL = 200  # characters of an error text from outside that reach the log
 NEXT_STEP = {
     PushOutcome.TRANSPORT: "check that Fleet runs there: `ingero check --fleet URL`",
     PushOutcome.AUTH: "give the CA of Fleet (--fleet-tls-ca), the client certificate or "
-    "the token that Fleet requires",
+    "the token that Fleet requires; a node that was revoked runs `ingero leave` and joins again",
 }
 
 
@@ -82,6 +82,7 @@ class PushLoop:
         self.reporter = Reporter(monitor, self.counters, socket)
         self.throttle = ThrottleEdges()
         self.last_push: MetricsRequest | None = None
+        self.problem = ""  # why pushes do not arrive
         self.lost: Callable[[], int] = lambda: 0  # records that feeds could not read in time
         self._source = source
         self._client = client
@@ -227,13 +228,16 @@ class PushLoop:
         if reply.outcome is not PushOutcome.TRANSPORT:
             self.monitor.threshold_received(reply.delivery, reply.threshold, now_s)
         self._not_before_s = now_s + reply.retry_after_s if reply.retry_after_s else 0.0
+        self.problem = ""
         if reply.outcome is not PushOutcome.OK:
+            detail, step = reply.detail[:MAX_DETAIL], NEXT_STEP.get(reply.outcome)
+            self.problem = "; ".join(filter(None, (f"pushes do not arrive: {detail}", step)))
             self.reporter.warn(
                 f"push_{reply.outcome.value}",
                 now_s,
-                detail=reply.detail[:MAX_DETAIL],
+                detail=detail,
                 retry_after_s=reply.retry_after_s,
-                **({"next": NEXT_STEP[reply.outcome]} if reply.outcome in NEXT_STEP else {}),
+                **({"next": step} if step else {}),
             )
         elif reply.rejected_points:
             self.reporter.warn(

@@ -11,7 +11,7 @@ import msgspec
 
 from ingero.contract.enrolment.code import JoinCode
 from ingero.contract.enrolment.messages import EnrolReply, EnrolRequest, RenewRequest
-from ingero.errors import AuthError, IngeroError
+from ingero.errors import AuthError
 from ingero.files import PRIVATE, read_regular, replace_file
 from ingero.storage.caller import home
 from ingero.storage.place import make_own_folder
@@ -143,13 +143,10 @@ def renew_if_due(files: MemberFiles, now_s: float | None = None) -> bool:
     return True
 
 
-def end(files: MemberFiles, joined: Joined) -> str:
-    """Tell Fleet that this node leaves; return why it could not be told, empty if it was."""
-    try:
-        leave(FleetAddress.parse(joined.fleet), files.authority, read_token_file(files.token))
-    except IngeroError as error:
-        return str(error)
-    return ""
+def end(files: MemberFiles, joined: Joined) -> bool:
+    """Tell Fleet that this node leaves; return False where Fleet had revoked it before."""
+    token = read_token_file(files.token)
+    return leave(FleetAddress.parse(joined.fleet), files.authority, token)
 
 
 def own_names(node: str) -> list[str]:

@@ -53,7 +53,8 @@ async def _beat(agent: Agent, sight: Sight, link: PartLink) -> None:
 
 def _notes(agent: Agent, sight: Sight) -> list[str]:
     feeds = agent.collectives.feeds if agent.collectives is not None else ()
-    problems = [*(feed.problem for feed in feeds), sight.problem]
+    push = agent.loop.problem if agent.loop is not None else ""
+    problems = [push, *(feed.problem for feed in feeds), sight.problem]
     return [problem for problem in problems if problem]
 
 

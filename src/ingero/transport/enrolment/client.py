@@ -103,11 +103,15 @@ def renew(fleet: FleetAddress, authority: Path, token: str, request: RenewReques
     )
 
 
-def leave(fleet: FleetAddress, authority: Path, token: str) -> LeaveReply:
-    """Tell Fleet that this node leaves."""
+def leave(fleet: FleetAddress, authority: Path, token: str) -> bool:
+    """Tell Fleet that this node leaves; return False where Fleet had revoked it before."""
     context = client_context(ClientTls(ca=authority), ssl.TLSVersion.TLSv1_3)
-    headers = authorization(token)
-    return _ask(fleet, context, "POST", FLEET_ENROL_LEAVE, None, headers, LeaveReply)
+    headers = {**authorization(token), "Content-Type": JSON_TYPE}
+    status, reply = _exchange(fleet, context, "POST", FLEET_ENROL_LEAVE, b"", headers)
+    if status == HTTPStatus.UNAUTHORIZED:
+        return False
+    _decoded(fleet, status, reply, LeaveReply)
+    return True
 
 
 def try_push(fleet: FleetAddress, port: int, authority: Path, token: str) -> None:
@@ -131,7 +135,10 @@ def _ask(
 ) -> T:
     data = b"" if body is None else msgspec.json.encode(body)
     sent = {**headers, "Content-Type": JSON_TYPE} if method == "POST" else headers
-    status, reply = _exchange(fleet, context, method, path, data, sent)
+    return _decoded(fleet, *_exchange(fleet, context, method, path, data, sent), kind)
+
+
+def _decoded(fleet: FleetAddress, status: int, reply: bytes, kind: type[T]) -> T:
     if status == HTTPStatus.NOT_FOUND:
         raise Unavailable(
             f"{fleet} takes no nodes: it is no Fleet made by `ingero fleet init`, or not its API"

@@ -1,14 +1,24 @@
 """The settings of `ingero-echo serve`: a file, flags that win over it, and what is refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ingero.cli.commands.services.echo_ask import to_text
-from ingero.config.echo import EchoConfig
+from ingero.cli.commands.services.echo_ask import connect, to_text
+from ingero.config.echo import (
+    CA_VARIABLE,
+    DEFAULT_DATABASE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    EchoConfig,
+    token_beside,
+)
 from ingero.config.merge import merged
 from ingero.errors import ConfigError
+from ingero.files import create_private
+from ingero.storage.runtime import RunningService, note_services
 
 
 def effective_config(path: Path | None, flags: dict[str, str | bool | None]) -> EchoConfig:
@@ -87,3 +97,20 @@ def test_names_of_a_certificate_need_one_and_must_be_names(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         EchoConfig(**settings)
+
+
+def test_a_question_goes_to_the_echo_that_runs_here_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INGERO_RUNTIME_DIR", str(tmp_path))
+    for variable in (URL_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+    database = tmp_path / "echo.db"
+    create_private(token_beside(database), b"a-token-of-twenty\n")
+    here = RunningService(os.getpid(), {"mcp": "127.0.0.1:18081"}, str(database))
+    note_services({"echo": here})
+    found = connect(None, None, None, DEFAULT_DATABASE)
+    assert (found.url, found.token) == ("https://127.0.0.1:18081", "a-token-of-twenty")
+    other = connect("https://echo.example:8081", None, None, DEFAULT_DATABASE)
+    assert other.url == "https://echo.example:8081"
+    assert other.token != found.token, "a token is sent to its own Echo only"

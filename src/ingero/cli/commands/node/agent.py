@@ -54,11 +54,11 @@ def command(config_path: Path | None, health: bool, socket_path: Path | None, as
       ingero agent --config /etc/ingero/ingero.yaml
       ingero agent --health
     """
-    from ingero.agent.host.sockets import find_socket, own_socket
+    from ingero.agent.host.sockets import find_health_socket, own_socket
     from ingero.agent.service.health import SOCKET_NAME
 
     if health:
-        return _show_health(socket_path or find_socket(SOCKET_NAME), as_json)
+        return _show_health(socket_path or find_health_socket(SOCKET_NAME), as_json)
     return _run(config_path, socket_path or own_socket(SOCKET_NAME), as_json)
 
 
@@ -79,12 +79,12 @@ def _show_health(path: Path, as_json: bool) -> int:
 def _print_parts(health: "AgentHealth") -> None:
     for part in health.parts:
         state = coloured(part.state.ljust(8), _COLOURS.get(part.state, "31"))
-        again = f"  {part.restarts} restarts" if part.restarts else ""
+        again = f"  restarts: {part.restarts}" if part.restarts else ""
         where = "".join(f"  {printable(address)}" for address in part.addresses.values())
         why = f"  {printable(part.why)}" if part.why and part.state != "running" else ""
         print(f"  {part.name:<9} {state}{where}{again}{why}")
         for note in part.notes:
-            print(f"            off: {printable(note)}")
+            print(f"            note: {printable(note)}")
 
 
 def _run(config_path: Path | None, socket_path: Path, as_json: bool) -> int:

@@ -85,7 +85,10 @@ def _code(given: str | None, file: Path | None) -> JoinCode:
     if given is not None:
         return decode_code(given)
     if file is not None:
-        return decode_code(read_regular(file, MAX_CODE_BYTES).decode("utf-8", "replace"))
+        text = read_regular(file, MAX_CODE_BYTES).decode("utf-8", "replace")
+        if file.stat().st_mode & 0o077:
+            click.echo(f"warning: other users can read {printable(str(file))}", err=True)
+        return decode_code(text)
     held = os.environ.get(CODE_VARIABLE)
     if held:
         return decode_code(held)

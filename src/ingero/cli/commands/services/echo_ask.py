@@ -19,6 +19,7 @@ from ingero.config.echo import (
     certificate_beside,
     token_beside,
 )
+from ingero.storage.runtime import running_service
 from ingero.transport.bearer import read_token_file, token_from
 from ingero.transport.echo_client import EchoClient, remote
 from ingero.transport.endpoint import refuse_plaintext
@@ -26,13 +27,15 @@ from ingero.transport.tools.tool import by_name, call, parse_pairs
 
 PREFIX = "fleet.cluster."
 WIDEST_CELL = 100
+USUAL_URL = "https://127.0.0.1:8081"
 
 
 _connection_options = stacked(
     click.option(
         "--url",
         metavar="URL",
-        help=f"Address of Echo's API; else ${URL_VARIABLE}, else https://127.0.0.1:8081.",
+        help=f"Address of Echo's API; else ${URL_VARIABLE}, else that of an Echo that runs on this "
+        f"machine, else {USUAL_URL}.",
     ),
     click.option(
         "--token-file",
@@ -64,16 +67,25 @@ def connect(
     db_path: Path,
     insecure: bool = False,
 ) -> EchoClient:
-    """Return a client; flags come first, then the environment, then the files of a local Echo."""
+    """Return a client; flags come first, then the environment, then the files of a local Echo.
+
+    Without an address it is the Echo that `ingero up` runs, if it does.
+    """
+    url = url or os.environ.get(URL_VARIABLE)
+    local = running_service("echo") if url is None else None
+    if local is not None:
+        url = f"https://{local.addresses['mcp']}"
+        if db_path == Path(DEFAULT_DATABASE) and local.database:
+            db_path = Path(local.database)
     database = db_path.expanduser()
     token = token_from(token_file, TOKEN_VARIABLE)
-    if token is None and token_beside(database).exists():
+    if token is None and os.access(token_beside(database), os.R_OK):
         token = read_token_file(token_beside(database))
     if ca_cert is None and CA_VARIABLE in os.environ:
         ca_cert = Path(os.environ[CA_VARIABLE])
-    if ca_cert is None and certificate_beside(database).exists():
+    if ca_cert is None and os.access(certificate_beside(database), os.R_OK):
         ca_cert = certificate_beside(database)
-    url = url or os.environ.get(URL_VARIABLE) or "https://127.0.0.1:8081"
+    url = url or USUAL_URL
     if token and url.startswith("http://") and not insecure:
         refuse_plaintext(url, "--insecure")
     return EchoClient(url, token, ca_cert)

@@ -60,8 +60,8 @@ def command(data_dir: Path, no_agent: bool, no_echo: bool, as_json: bool, **port
     where it is not installed. With sudo the agent also traces; without, it records collectives and
     annotations.
 
-    Other commands find these services by themselves: `ingero status`, `query` and `explain` need
-    no option.
+    Other commands find these services by themselves: `ingero status`, `query`, `explain` and
+    `ingero-echo ask` need no option.
 
     A service that ends is started again after 1 s, then with growing pauses of up to 30 s. Ctrl-C
     and SIGTERM stop the agent and Fleet first, so that everything they hold still reaches Echo.
@@ -108,7 +108,7 @@ async def _up(box: Box, as_json: bool) -> int:
     children = [*([echo] if box.with_echo else []), fleet, *([agent] if box.with_agent else [])]
     watchers: list[asyncio.Task[None]] = []
     if not as_json:
-        names = " and ".join(_TITLES[child.name] for child in children)
+        names = ", ".join(_TITLES[child.name] for child in children)
         print(f"starting {names}; data and logs: {folder}", flush=True)
     try:
         for child in children:
@@ -120,7 +120,7 @@ async def _up(box: Box, as_json: bool) -> int:
             await child.start()
             _pin(ports, child)
         _note(box, children)
-        _announce(box, children, as_json)
+        _announce(children, as_json)
         watchers = [asyncio.create_task(child.watch()) for child in children]
         watchers.append(asyncio.create_task(bound_logs([child.log_file for child in children])))
         await stopping.wait()
@@ -139,12 +139,18 @@ async def _up(box: Box, as_json: bool) -> int:
 def _note(box: Box, children: list[SupervisedService]) -> None:
     """Let other commands find the services; they end with this process."""
     databases = {AGENT: str(box.folder / "trace.db"), ECHO: str(box.folder / DATABASE)}
+    sockets = {AGENT: str(_health_socket(box.folder))}
     note_services(
         {
-            child.name: RunningService(os.getpid(), child.addresses, databases.get(child.name))
-            for child in children
+            name: RunningService(os.getpid(), addresses, databases.get(name), sockets.get(name))
+            for name, addresses in ((child.name, child.addresses) for child in children)
         }
     )
+
+
+def _health_socket(folder: Path) -> Path:
+    """Return where the agent answers: another agent of this machine may have the usual place."""
+    return folder / "run" / "agent.sock"
 
 
 def _write_agent_config(box: Box, fleet_http: str) -> None:
@@ -159,7 +165,7 @@ def _write_agent_config(box: Box, fleet_http: str) -> None:
 
 def _agent_command(folder: Path) -> list[str]:
     start = module_command("ingero", "agent", "--json", "--config", str(folder / "agent.yaml"))
-    return [*start, "--socket", str(folder / "run" / "agent.sock")]
+    return [*start, "--socket", str(_health_socket(folder))]
 
 
 def _echo_command(folder: Path, ports: dict[str, int]) -> list[str]:
@@ -203,7 +209,7 @@ def fleet_config(folder: Path, echo_otlp: str | None) -> str:
     return json.dumps(document, indent=2) + "\n"  # JSON is YAML
 
 
-def _announce(box: Box, children: list[SupervisedService], as_json: bool) -> None:
+def _announce(children: list[SupervisedService], as_json: bool) -> None:
     if as_json:
         print(json.dumps({child.name: child.addresses for child in children}), flush=True)
         return
@@ -213,11 +219,7 @@ def _announce(box: Box, children: list[SupervisedService], as_json: bool) -> Non
             print(f"{child.name:5}  {shown:21}  {_MEANINGS.get((child.name, name), name)}")
     by_name = {child.name: child.addresses for child in children}
     if ECHO in by_name:
-        database = box.folder / DATABASE
-        print(
-            f"\nask:   ingero-echo ask summary --url https://{by_name[ECHO]['mcp']} "
-            f"--db-path {database}"
-        )
+        print("\nask:   ingero-echo ask summary")
     if AGENT not in by_name:
         print(
             f"push:  ingero fleet-push --fleet-endpoint http://{by_name[FLEET]['http']} "
