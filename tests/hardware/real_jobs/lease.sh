@@ -10,7 +10,9 @@ began=$SECONDS files=0 bytes=0
 mkdir -p "$state/out" "$state/sent" "$out"
 [ -z "${LEFT:-}" ] || echo $(($(date +%s) + LEFT)) >"$state/deadline"
 
-is_running() { [ -f "$state/pid" ] && kill -0 "$(cat "$state/pid")" 2>/dev/null && [ ! -f "$state/status" ]; }
+is_running() { # a zombie is not
+	[ -f "$state/pid" ] && [ ! -f "$state/status" ] && grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$(cat "$state/pid")/status"
+}
 
 begin() { # from a copy: the tree may be sent again while jobs start
 	rm -rf "$state/tree" "$state/status"
@@ -47,6 +49,9 @@ hand_over
 tail -n "${LINES_SHOWN:-70}" "$state/log.txt"
 if is_running; then
 	echo "== the run goes on: send the same command again, now"
+elif [ ! -f "$state/status" ]; then
+	echo "== the run was ended from outside: send the same command again, it goes on"
+	exit 3
 elif [ "$(cat "$state/status")" = 0 ]; then
 	echo "== the run is over; $(ls "$state/out" | grep -c tar$) archives, $(ls "$state/sent" | wc -l) of them sent"
 else
