@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 import time
 import zlib
 from functools import partial
@@ -8,6 +9,7 @@ import pytest
 from tests.support.pushes import JSON, NEVER_S, PB, as_json, post, protobuf
 from tests.support.pushes import running as running_fleet
 from tests.support.shared_data import shared
+from tests.support.tokens import access_of
 from tests.support.waiting import PATIENCE_S
 
 from ingero.contract import names
@@ -38,7 +40,7 @@ async def test_push_answers_both_headers() -> None:
 
 
 async def test_plain_pushes_and_all_others_get_the_same_reply() -> None:
-    """uvicorn handles a gzip body; everything that a client sees must be equal."""
+    """uvicorn handles a deflate body; everything that a client sees must be equal."""
     async with running() as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics?cluster_id=train"
         for body, headers in (
@@ -52,9 +54,11 @@ async def test_plain_pushes_and_all_others_get_the_same_reply() -> None:
         ):
             plain = await post(url, body, headers)
             packed = await post(url, gzip.compress(body), {**headers, "Content-Encoding": "gzip"})
-            for reply in (plain, packed):
+            long = {**headers, "Content-Encoding": "deflate"}
+            deflated = await post(url, zlib.compress(body), long)
+            for reply in (plain, packed, deflated):
                 reply[1].pop("date")
-            assert plain == packed
+            assert plain == packed == deflated
 
 
 async def test_identical_state_from_both_encodings_and_both_transports() -> None:
@@ -257,6 +261,22 @@ async def test_recorded_pushes_of_the_reference_agent_are_accepted() -> None:
         assert straggling.count(True) == 5
         assert not straggling[-1]
         assert fleet.receiver.items == {"TracesRequest": 1}
+
+
+def test_small_gzip_bodies_of_known_senders_are_answered_at_once() -> None:
+    def answer(receiver: Receiver, body: bytes, token: bytes | None = None) -> bytes | None:
+        packed = gzip.compress(body)
+        return receiver.answer(PlainRequest(False, b"", None, token, packed, is_gzip=True), b"")
+
+    is_open = Receiver(FleetProcessor(ThresholdPolicy()))
+    assert (answer(is_open, protobuf("n", 0.9)) or b"").startswith(b"HTTP/1.1 200")
+    assert set(is_open.processor.clusters["train"].roster.rows) == {"n"}
+    assert answer(is_open, bytes(70_000)) is None  # a body that unfolds
+    assert answer(is_open, os.urandom(5_000)) is None
+    closed = Receiver(FleetProcessor(ThresholdPolicy()), http_token=access_of("secret"))
+    assert answer(closed, protobuf("n", 0.9)) is None
+    assert answer(closed, protobuf("n", 0.9), b"Bearer other") is None
+    assert (answer(closed, protobuf("n", 0.9), b"Bearer secret") or b"")[9:12] == b"200"
 
 
 def test_long_queries_are_not_cached() -> None:

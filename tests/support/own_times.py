@@ -18,7 +18,7 @@ T0_NS = 1_800_000_000 * 10**9
 
 def as_measured(columns: OwnTimeColumns) -> list[Measured]:
     """Return columns as `decode_ranks` returns the same push."""
-    ends = np.cumsum(columns.points).tolist()
+    ends = np.cumsum(columns.counts).tolist()
     rows = list(
         zip(
             *columns.numbers.tolist(),
@@ -41,7 +41,7 @@ def as_measured(columns: OwnTimeColumns) -> list[Measured]:
                     source=source_or_none(source),
                 )
                 for step, count, end_ns, own_ms, idle_ms, span_ms, source in rows[
-                    end - columns.points[place] : end
+                    end - columns.counts[place] : end
                 ]
             ),
             (),
@@ -53,8 +53,8 @@ def as_measured(columns: OwnTimeColumns) -> list[Measured]:
 
 def columns_sources(columns: OwnTimeColumns) -> list[str]:
     """Return the source of each own time."""
-    pairs = zip(columns.sources, columns.points, strict=True)
-    return [source.decode() for source, points in pairs for _ in range(points)]
+    pairs = zip(columns.sources, columns.counts, strict=True)
+    return [source.decode() for source, count in pairs for _ in range(count)]
 
 
 def rank_push(

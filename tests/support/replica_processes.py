@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from tests.support.verdict_pushes import own_time_push
 from ingero.contract.otlp.codec import encode_protobuf
 
 ANY = ("--grpc", "off", *(w for n in ("http", "agent", "admin", "health") for w in (f"--{n}", "0")))
+WIRES = 48  # connections of all nodes together
+_A_TIME = 0x1D5AFEC0FFEE0117  # stands for the time of a push in those that are prepared
 HEAD = (
     b"POST /v1/metrics?cluster_id=train HTTP/1.1\r\nHost: fleet\r\n"
     b"Content-Type: application/x-protobuf\r\nContent-Length: %d\r\n\r\n"
@@ -103,7 +106,10 @@ class Replica:
 
 @dataclass
 class Senders:
-    """Nodes that push scores at a fixed rate in sum, and eight ranks with own times."""
+    """Nodes that push scores at a fixed rate in sum, and eight ranks with own times.
+
+    A push that was not accepted is sent again, to another replica.
+    """
 
     replicas: list[Replica]
     nodes: int = 200
@@ -112,17 +118,19 @@ class Senders:
     began_s: float = field(default_factory=time.time)
     accepted: int = 0
     refused: int = 0  # 503: not ready, or stopping
-    failed: int = 0  # connections that broke; the push was sent again
+    failed: int = 0  # connections that broke
     no_quorum: int = 0
-    thresholds: set[str] = field(default_factory=set)
     cold: int = 0
-    late_s: list[float] = field(default_factory=list)
+    free: deque["_Wire"] = field(default_factory=deque)
+    again: deque[int] = field(default_factory=deque)  # nodes whose push was not accepted
+    _wires: list["_Wire"] = field(default_factory=list)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _connections: list["_Connection"] = field(default_factory=list)
 
     async def __aenter__(self) -> "Senders":
-        workers = 8
-        self._tasks = [asyncio.create_task(self._nodes(k, workers)) for k in range(workers)]
+        self._wires = [_Wire(self, number) for number in range(WIRES)]
+        self._tasks = [asyncio.create_task(wire.run()) for wire in self._wires]
+        self._tasks.append(asyncio.create_task(self._nodes()))
         self._tasks += [asyncio.create_task(self._rank(rank)) for rank in range(8)]
         return self
 
@@ -132,22 +140,37 @@ class Senders:
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in self._connections:
             await connection.close()
+        for wire in self._wires:
+            wire.close()
         for result in results:
             if isinstance(result, Exception):
                 raise result
 
-    async def _nodes(self, worker: int, workers: int) -> None:
-        connection, turn = _Connection(self, worker), 0
-        began_s = time.monotonic()
+    def answered(self, head: bytes) -> bool:
+        """Count a reply; return whether it accepts the push."""
+        status, head = int(head[9:12]), head.lower()
+        if status != 200:
+            assert status == 503, head
+            self.refused += 1
+            return False
+        self.accepted += 1
+        self.no_quorum += b"x-ingero-quorum-met: false" in head
+        self.cold += b"x-ingero-threshold: 0.000000" in head
+        return True
+
+    async def _nodes(self) -> None:
+        """Give every push that is due to a connection that waits for no reply."""
+        pushes = [_prepared(node) for node in range(self.nodes)]
+        began_s, sent = time.monotonic(), 0
         while True:
-            due_s = began_s + turn * workers / self.rate
-            await asyncio.sleep(max(due_s - time.monotonic(), 0))
-            node = (turn * workers + worker) % self.nodes
-            score = 0.9 + random.Random(node).random() / 50
-            body = protobuf(f"n{node}", score, sent_ns=time.time_ns())
-            await connection.push(body)
-            self.late_s.append(time.monotonic() - due_s)
-            turn += 1
+            await asyncio.sleep(0.01)
+            due = int((time.monotonic() - began_s) * self.rate)
+            while self.free and (self.again or sent < due):
+                if self.again:
+                    node = self.again.popleft()
+                else:
+                    node, sent = sent % self.nodes, sent + 1
+                self.free.popleft().send(node, pushes[node])
 
     async def _rank(self, rank: int) -> None:
         connection, step = _Connection(self, rank), 0
@@ -157,6 +180,84 @@ class Senders:
             own = 500 * slow * float(np.exp(np.random.default_rng((rank, step)).normal(0, 0.005)))
             await connection.push(encode_protobuf(own_time_push(f"n{rank}", rank, step, own)))
             step += 1
+
+
+def _prepared(node: int) -> list[bytes]:
+    """Return the request of a node in pieces, between which the time belongs that it is sent."""
+    score = 0.9 + random.Random(node).random() / 50
+    body = protobuf(f"n{node}", score, sent_ns=_A_TIME)
+    pieces = (HEAD % len(body) + body).split(_A_TIME.to_bytes(8, "little"))
+    assert len(pieces) > 1
+    return pieces
+
+
+class _Wire(asyncio.Protocol):
+    """One connection with at most one push under way; after any trouble, to the next replica."""
+
+    def __init__(self, senders: Senders, number: int) -> None:
+        self._senders, self._number = senders, number
+        self._transport: asyncio.WriteTransport | None = None
+        self._node, self._head, self._sent_s = -1, b"", 0.0
+        self._lost = asyncio.Event()
+
+    async def run(self) -> None:
+        """Connect again and again, and watch for replies that do not come."""
+        loop = asyncio.get_running_loop()
+        while True:
+            replicas = self._senders.replicas
+            port = replicas[self._number % len(replicas)].port("http")
+            self._lost.clear()
+            try:
+                await loop.create_connection(lambda: self, "127.0.0.1", port)
+            except OSError:
+                self._number += 1
+                await asyncio.sleep(0.05)
+                continue
+            while not self._lost.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._lost.wait(), 5)
+                if self._node >= 0 and time.monotonic() - self._sent_s > 10:
+                    self.close()
+            self._number += 1
+            await asyncio.sleep(0.05)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+        self._senders.free.append(self)
+
+    def send(self, node: int, pieces: list[bytes]) -> None:
+        """Send the push of a node; one that cannot be sent now is sent by another connection."""
+        if self._transport is None or self._transport.is_closing():
+            self._senders.again.append(node)
+            return
+        self._node, self._head, self._sent_s = node, b"", time.monotonic()
+        self._transport.write(time.time_ns().to_bytes(8, "little").join(pieces))
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        if b"\r\n\r\n" not in self._head:
+            return
+        node, self._node = self._node, -1
+        if self._senders.answered(self._head):
+            self._senders.free.append(self)
+        else:
+            self._senders.again.append(node)
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._node >= 0:
+            self._senders.failed += 1
+            self._senders.again.append(self._node)
+            self._node = -1
+        with contextlib.suppress(ValueError):
+            self._senders.free.remove(self)
+        self._transport = None
+        self._lost.set()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
 
 class _Connection:
@@ -173,22 +274,17 @@ class _Connection:
         while True:
             try:
                 async with asyncio.timeout(10.0):  # wait_for may swallow a cancellation
-                    status, head = await self._once(body)
+                    head = await self._once(body)
             except (OSError, asyncio.IncompleteReadError, TimeoutError):
                 senders.failed += 1
                 await self._move()
                 continue
-            if status == 200:
-                senders.accepted += 1
-                senders.no_quorum += b"x-ingero-quorum-met: false" in head.lower()
-                senders.cold += b"x-ingero-threshold: 0.000000" in head.lower()
+            if senders.answered(head):
                 return
-            assert status == 503, head
-            senders.refused += 1
             await self._move()
             await asyncio.sleep(0.05)
 
-    async def _once(self, body: bytes) -> tuple[int, bytes]:
+    async def _once(self, body: bytes) -> bytes:
         if self._streams is None:
             replicas = self._senders.replicas
             port = replicas[self._number % len(replicas)].port("http")
@@ -198,7 +294,7 @@ class _Connection:
         head = await reader.readuntil(b"\r\n\r\n")
         size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         await reader.readexactly(size)
-        return int(head.split(b" ", 2)[1]), head
+        return head
 
     async def close(self) -> None:
         if self._streams is not None:

@@ -14,13 +14,14 @@ from tests.support.peers import FOLDER, free_port
 
 def server_program() -> str:
     """Return the program of the engine, or skip the test."""
-    kept = sorted(FOLDER.glob("valkey/**/valkey-server"))
-    for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
+    kept = FOLDER / "valkey" / "valkey-server"
+    for found in (
+        shutil.which("valkey-server"),
+        str(kept) if kept.exists() else None,
+        shutil.which("redis-server"),
+    ):
         if found is not None:
             return found
-    if kept:
-        return str(kept[0])
     pytest.skip("needs valkey-server or redis-server, which `make peers-valkey` installs")
 
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from ingero.contract.collective import MAX_RANKS, CollectiveRecord
 from ingero.contract.measurements.own_time import OwnTime
-from ingero.contract.measurements.own_time_columns import OwnTimeColumns
 from ingero.contract.measurements.ranks import Measured
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
-from ingero.core.collectives.columns import Collectives, Ints, Recorder, from_records
+from ingero.core.collectives.columns import Collectives, Recorder, from_records
 from ingero.core.collectives.lag import measure_lag
 from ingero.core.collectives.live_arrivals import (
     NO_ARRIVALS,
@@ -131,11 +130,6 @@ class ClusterVerdicts:
         steps = np.array([-1 if each.step is None else each.step for each in own])
         counts = np.array([each.count for each in own])
         self.own_times.add(np.full(len(own), member), steps, counts, columns, now_s)
-
-    def add_own_time_columns(self, member: Ints, columns: OwnTimeColumns, now_s: float) -> None:
-        """Keep the own times of a whole push, each with its member."""
-        step, count, _ = columns.numbers
-        self.own_times.add(member, step, count, columns.times_ms / 1e3, now_s)
 
     def add_collectives(self, member: int, records: tuple[CollectiveRecord, ...]) -> int:
         """Keep collectives for the next tick; return how many there was room for."""

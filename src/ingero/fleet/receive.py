@@ -37,7 +37,12 @@ from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken, decode_
 from ingero.fleet.providers import body_with_provider
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import CHALLENGE, CHALLENGE_HEADER, Key, TokenScope
-from ingero.transport.otlp.decoding import INLINE_BYTES, DecodingThread, finish_in_slices
+from ingero.transport.otlp.decoding import (
+    INLINE_BYTES,
+    DecodingThread,
+    finish_in_slices,
+    unpack_small,
+)
 from ingero.transport.otlp.server_http import (
     GRPC_CODES,
     FastPath,
@@ -137,11 +142,14 @@ class Receiver:
     ) -> bytes | None:
         """Handle a plain metrics push and return the whole HTTP reply.
 
-        Returns None for a large body that only the full decoder can read, and where rules about
-        providers apply.
+        Returns None for a large body that only the full decoder can read or that is compressed, and
+        where rules about providers apply.
         """
-        is_json, query, header, authorization, body = request
-        if self.providers is not None:
+        is_json, query, header, authorization, sent, is_gzip = request
+        presented = authorization.decode("latin-1") if authorization else None
+        is_known = not is_gzip or self._knows(presented)
+        body = unpack_small(sent) if is_gzip and is_known else sent
+        if self.providers is not None or body is None or not is_known:
             return None
         if len(body) > INLINE_BYTES and decode_plain_push(body, is_json) is None:
             return None
@@ -149,7 +157,6 @@ class Receiver:
         cluster = self._named_cluster(query, header)
         reply, admitted = None, None
         if self.refuses or self.max_requests_per_s or self.http_token.is_required:
-            presented = authorization.decode("latin-1") if authorization else None
             admitted = self._admit(self.http_token, presented, address)
             if isinstance(admitted, Reply):
                 reply = admitted
@@ -182,6 +189,10 @@ class Receiver:
             encoding, GRPC_CODES[reply.status], reply.message, reply.retry_after_s
         )
         return _render(reply, encoding, date, content)
+
+    def _knows(self, presented: str | None) -> bool:
+        token = self.http_token
+        return not token.is_required or token.find(presented, time.monotonic()) is not None
 
     def _named_cluster(self, query: bytes, header: bytes | None) -> str | None:
         kept = self.clusters_by_query
@@ -320,12 +331,8 @@ class Receiver:
 
     def _take(self, inbound: Inbound) -> Taken:
         inbound = self._provided(inbound)
-        kind, body, encoding, cluster = (
-            inbound.kind,
-            inbound.body,
-            inbound.encoding,
-            inbound.cluster,
-        )
+        kind, body, encoding = inbound.kind, inbound.body, inbound.encoding
+        cluster = inbound.cluster
         if kind is MetricsRequest:
             taken = self.processor.push(
                 body, encoding, cluster, time.monotonic(), time.time_ns(), inbound.address
@@ -338,12 +345,8 @@ class Receiver:
     async def _take_large(self, inbound: Inbound) -> Taken:
         if self.providers is not None:
             inbound = await self._decoding.run(self._provided, inbound)
-        kind, body, encoding, cluster = (
-            inbound.kind,
-            inbound.body,
-            inbound.encoding,
-            inbound.cluster,
-        )
+        kind, body, encoding = inbound.kind, inbound.body, inbound.encoding
+        cluster = inbound.cluster
         if kind is not MetricsRequest:
             count = await self._decoding.run(count_received, kind, body, encoding)
             self.items[kind.__name__] += count

@@ -116,7 +116,9 @@ def assert_twins_agree(body: bytes) -> bool:
         with pytest.raises((MalformedPush, TooLarge)):
             as_measured(columns)
         return False
-    assert repr(as_measured(columns)) == repr(list(decode_ranks(request)))  # NaN != NaN
+    measured = list(decode_ranks(request))
+    assert repr(as_measured(columns)) == repr(measured)  # NaN != NaN
+    assert repr(columns.last_span_ms) == repr([each.own_times[-1].span_ms for each in measured])
     return True
 
 
@@ -133,11 +135,15 @@ def test_columns_hold_what_the_full_decoder_returns(request: MetricsRequest) -> 
     assert_twins_agree(encode_protobuf(request))
 
 
-@given(st.lists(reports, min_size=1, max_size=2), st.data())
-def test_damaged_bodies_are_left_to_the_full_decoder(
-    sent: list[RankReport], data: st.DataObject
-) -> None:
-    body = bytearray(encode_reports(sent))
+# Points that differ in numbers alone, of which step 126 to 129 have one octet, then two.
+alike = st.builds(
+    rank_push, st.just(0), st.sampled_from([5, 126]), ranks=st.just(2), steps=st.just(4)
+)
+
+
+@given(alike | st.lists(reports, min_size=1, max_size=2).map(encode_reports), st.data())
+def test_damaged_bodies_are_left_to_the_full_decoder(sent: bytes, data: st.DataObject) -> None:
+    body = bytearray(sent)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, max(len(body) - 1, 0)))
         body[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
@@ -148,9 +154,19 @@ def test_damaged_bodies_are_left_to_the_full_decoder(
 def test_a_usual_push_of_eight_ranks_has_columns() -> None:
     columns = decode_own_time_columns(rank_push(3, 0))
     assert columns is not None
-    assert (columns.points, columns.sources) == ([10] * 8, [b"nccl-plugin"] * 8)
+    assert (columns.counts, columns.sources) == ([10] * 8, [b"nccl-plugin"] * 8)
     assert columns.numbers[0].tolist() == list(range(10)) * 8
     assert columns.attributes(2)[names.RANK] == 26
+
+
+@needs_codecs
+def test_points_alike_are_read_with_their_own_numbers() -> None:
+    steps = [0, 126, 127, 128, 16383, 16384, 2**30]
+    bodies = [rank_push(0, step, ranks=2, steps=3) for step in steps]
+    assert all(assert_twins_agree(body) for body in bodies)
+    body = bodies[2]
+    at = body.index(b"nccl-plugin", body.index(b"nccl-plugin") + 1)  # of the second point
+    assert not assert_twins_agree(body[:at] + b"nccl-plugim" + body[at + 11 :])
 
 
 @needs_codecs

@@ -28,13 +28,19 @@ def test_plain_push_is_recognised(read: object) -> None:
         False, b"", None, None, b""
     )
     assert read(segment(b"CONNECTION: Keep-Alive")) is not None
+    assert read(segment(b"content-encoding: GZip")) == PlainRequest(
+        False, b"cluster_id=a", None, None, BODY, is_gzip=True
+    )
 
 
 @pytest.mark.parametrize("read", [decode_segment, decode_segment_purely])
 @pytest.mark.parametrize(
     "odd",
     [
-        segment(b"Content-Encoding: gzip"),
+        segment(b"Content-Encoding: deflate"),
+        segment(b"Content-Encoding: gzip, gzip"),
+        segment(b"Content-Encoding:"),
+        segment(b"Content-Encoding: gzip", b"Content-Encoding: gzip"),
         segment(b"Transfer-Encoding: chunked"),
         segment(b"Expect: 100-continue"),
         segment(b"Connection: close"),
@@ -72,6 +78,7 @@ pieces = st.sampled_from(
         b"content-LENGTH:", b"application/json", b"application/x-protobuf", b"0", b"2", b"{}",
         b" ", b"\t",
         b"Connection: keep-alive", b"Authorization: x", b"ingero.cluster.id: c", b":", b"X: y",
+        b"Content-Encoding: ", b"gzip", b"Content-Encoding: gzip\r\n",
         b"\xff", b"\x00",
     ]
 )  # fmt: skip

@@ -9,6 +9,7 @@ cdef struct Slice:
 
 cdef struct Request:
     bint is_json
+    bint is_gzip
     Slice query
     Slice cluster  # `at` is NULL without the header; the same holds for `authorization`
     Slice authorization

@@ -11,6 +11,7 @@ cdef struct Attribute:
     bint has_real
     Number number
     double real
+    Slice digits  # the octets of either number
 
 
 cdef struct Point:

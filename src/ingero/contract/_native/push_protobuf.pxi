@@ -39,13 +39,16 @@ cdef int _read_attribute(Slice message, Attribute* out) noexcept nogil:
                         return -1
                     out.has_text = True
                 elif tag == 24:
+                    out.digits.at = inner
                     inner = read_varint(inner, inner_end, &number)
                     if inner == NULL:
                         return -1
+                    out.digits.size = inner - out.digits.at
                     out.number.is_set = True
                     out.number.value = <int64_t>number
                 elif tag == 33 and inner_end - inner == 8:
                     memcpy(&out.real, inner, 8)
+                    out.digits.at, out.digits.size = inner, 8
                     out.has_real = True
                     inner += 8
                 else:

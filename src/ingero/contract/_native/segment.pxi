@@ -7,6 +7,7 @@ cdef enum HeaderCode:
     CLUSTER
     AUTHORIZATION
     CONNECTION
+    CONTENT_ENCODING
     UNUSUAL
 
 cdef uint8_t IS_TOKEN[256]
@@ -44,8 +45,10 @@ cdef inline HeaderCode _code_of(Slice name) noexcept nogil:
         return AUTHORIZATION
     if name.size == 10 and _is_word(name, b"connection", 10):
         return CONNECTION
-    if (_is_word(name, b"content-encoding", 16) or _is_word(name, b"expect", 6)
-            or _is_word(name, b"upgrade", 7) or _is_word(name, b"trailer", 7)):
+    if name.size == 16 and _is_word(name, b"content-encoding", 16):
+        return CONTENT_ENCODING
+    if (_is_word(name, b"expect", 6) or _is_word(name, b"upgrade", 7)
+            or _is_word(name, b"trailer", 7)):
         return UNUSUAL
     return OTHER
 
@@ -91,6 +94,9 @@ cdef int _use_header(HeaderCode code, Slice value, Request* out, int64_t* size,
     if code == AUTHORIZATION and out.authorization.at == NULL:
         out.authorization = value
         return 0
+    if code == CONTENT_ENCODING and not out.is_gzip:
+        out.is_gzip = _is_word(value, b"gzip", 4)
+        return 0 if out.is_gzip else -1
     return 0 if code == CONNECTION and _is_word(value, b"keep-alive", 10) else -1
 
 
@@ -147,4 +153,5 @@ def decode_segment(bytes segment):
         _octets_or_none(found.cluster),
         _octets_or_none(found.authorization),
         found.body.at[:found.body.size],
+        <bint>found.is_gzip,
     )

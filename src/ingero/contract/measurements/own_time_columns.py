@@ -6,8 +6,7 @@ is left to `decode_ranks`, which is also the definition: for every body, the col
 hold the same own times.
 """
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +20,33 @@ from ingero.contract.otlp.values import MetricsRequest, Plain, plain_attributes
 MAX_BODY_BYTES: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class OwnTimeColumns:
+POINT_WORDS: Final = 6  # of eight bytes each, in one own time
+
+
+class OwnTimeColumns(NamedTuple):
     """The own times of all resources of a push, one resource after the other.
 
-    `resources` are encoded, `points` says how many own times each has, and `sources` where they
-    come from. The rows of `numbers` are step (-1 for one without a number), count, and end in Unix
-    nanoseconds; the rows of `times_ms` are own, idle and span.
+    `resources` are encoded, `counts` says how many own times each has, `sources` where they come
+    from, and `last_span_ms` the span of the last one. `points` holds the own times themselves, six
+    words each: step (-1 for one without a number), count and end in Unix nanoseconds as whole
+    numbers, then own, idle and span in milliseconds as doubles.
     """
 
     resources: list[bytes]
-    points: list[int]
+    counts: list[int]
     sources: list[bytes]
-    numbers: NDArray[np.int64]
-    times_ms: NDArray[np.float64]
+    last_span_ms: list[float]
+    points: bytes
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Step, count and end of the own times, as rows."""
+        return np.frombuffer(self.points, np.int64).reshape(-1, POINT_WORDS)[:, :3].T
+
+    @property
+    def times_ms(self) -> NDArray[np.float64]:
+        """Own, idle and span of the own times, as rows."""
+        return np.frombuffer(self.points, np.float64).reshape(-1, POINT_WORDS)[:, 3:].T
 
     def attributes(self, place: int) -> dict[str, Plain]:
         """Return the attributes of one resource; raises MalformedPush."""
@@ -71,13 +83,4 @@ def decode_own_time_columns(body: bytes) -> OwnTimeColumns | None:
     the full decoder accepted before.
     """
     found = _decode(body) if len(body) <= MAX_BODY_BYTES else None
-    if found is None:
-        return None
-    resources, points, sources, numbers, times = found
-    return OwnTimeColumns(
-        resources,
-        points,
-        sources,
-        np.frombuffer(numbers, np.int64).reshape(3, -1),
-        np.frombuffer(times, np.float64).reshape(3, -1),
-    )
+    return None if found is None else OwnTimeColumns(*found)

@@ -1,8 +1,8 @@
 """The plain push: one whole `POST /v1/metrics` over HTTP/1.1 in one TCP segment.
 
 Agents send nothing else, so a service can answer such a segment without an HTTP parser. Everything
-else (partial requests, pipelining, compression, chunks, unusual or repeated headers) decodes to
-None and is left to a real parser.
+else (partial requests, pipelining, other compression than gzip, chunks, unusual or repeated
+headers) decodes to None and is left to a real parser.
 """
 
 import re
@@ -20,11 +20,10 @@ _HEADER: Final = re.compile(
     rb"((?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*\r\n"
 )
 _MAX_HEADERS: Final = 64
-_UNUSUAL: Final = frozenset(
-    {b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"trailer"}
-)
+_PACKED: Final = b"content-encoding"
+_UNUSUAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer"})
 _ONCE: Final = frozenset(
-    {b"content-type", b"content-length", b"authorization", CLUSTER_HEADER.encode()}
+    {b"content-type", b"content-length", b"authorization", CLUSTER_HEADER.encode(), _PACKED}
 )
 _TYPES: Final = {b"application/x-protobuf": False, b"application/json": True}
 
@@ -37,6 +36,7 @@ class PlainRequest(NamedTuple):
     cluster: bytes | None
     authorization: bytes | None
     body: bytes
+    is_gzip: bool = False
 
 
 def decode_segment_purely(segment: bytes) -> PlainRequest | None:
@@ -65,13 +65,14 @@ def decode_segment_purely(segment: bytes) -> PlainRequest | None:
     else:
         return None
     is_json, length = _TYPES.get(found.get(b"content-type", b"")), found.get(b"content-length", b"")
-    body = segment[at + 2 :]
+    body, packed = segment[at + 2 :], found.get(_PACKED)
+    if packed is not None and packed.lower() != b"gzip":
+        return None
     if is_json is None or not length.isdigit() or len(length) > 9 or int(length) != len(body):
         return None
     query = (start[1] or b"?")[1:]
-    return PlainRequest(
-        is_json, query, found.get(CLUSTER_HEADER.encode()), found.get(b"authorization"), body
-    )
+    cluster, authorization = found.get(CLUSTER_HEADER.encode()), found.get(b"authorization")
+    return PlainRequest(is_json, query, cluster, authorization, body, packed is not None)
 
 
 decode_segment = compiled_or_pure(CODECS, "decode_segment", decode_segment_purely)

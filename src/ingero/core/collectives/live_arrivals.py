@@ -272,7 +272,8 @@ class StepAdvances:
     def means(self, member: Ints, step: Ints, count: Ints) -> StepLateness:
         """Return the means over the steps of points; NaN where nothing is known."""
         if not len(self._found.key):
-            return StepLateness(*(np.full(len(step), np.nan) for _ in range(5)))
+            unknown = np.full(len(step), np.nan)
+            return StepLateness(unknown, unknown, unknown, unknown, unknown)
         first = step_keys(member, step)
         low, high = (np.searchsorted(self._found.key, each) for each in (first, first + count))
         found = np.where(step >= 0, high - low, 0)

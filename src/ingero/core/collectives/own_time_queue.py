@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ingero.contract.measurements.own_time_columns import POINT_WORDS
 from ingero.core.collectives.columns import Floats, Ints
 from ingero.core.collectives.live_arrivals import StepAdvances
 
@@ -17,14 +18,22 @@ class OwnTimeQueue:
     """
 
     def __init__(self) -> None:
-        self._parts: list[tuple[Ints, Ints, Ints, Floats, float]] = []
+        # Members and points as octets, when they came, and whether their times are milliseconds.
+        self._parts: list[tuple[bytes, bytes, float, bool]] = []
         self._keys = np.empty((3, 0), np.int64)
         self._values = np.empty((3, 0))
         self._arrived = np.empty(0)
 
     def add(self, member: Ints, step: Ints, count: Ints, values: Floats, now_s: float) -> None:
         """Add points; `values` has the rows own, idle and span in seconds."""
-        self._parts.append((member, step, count, values, now_s))
+        points = np.zeros((len(member), POINT_WORDS), np.int64)
+        points[:, 0], points[:, 1] = step, count
+        points.view(np.float64)[:, 3:] = values.T
+        self._parts.append((member.astype(np.int64).tobytes(), points.tobytes(), now_s, False))
+
+    def add_encoded(self, member: bytes, points: bytes, now_s: float) -> None:
+        """Add points as `OwnTimeColumns` holds them, each with the number of its member."""
+        self._parts.append((member, points, now_s, True))
 
     def take_ready(self, advances: StepAdvances, now_s: float) -> Ready | None:
         """Return the points of which nothing more is awaited, or which have waited long enough."""
@@ -57,10 +66,21 @@ class OwnTimeQueue:
         if not self._parts:
             return
         parts, self._parts = self._parts, []
-        self._keys = np.array(
-            [np.concatenate([self._keys[row], *(part[row] for part in parts)]) for row in range(3)],
-            np.int64,
-        )
-        self._values = np.concatenate([self._values, *(part[3] for part in parts)], axis=1)
-        arrived = np.repeat([part[4] for part in parts], [len(part[0]) for part in parts])
-        self._arrived = np.concatenate([self._arrived, arrived])
+        member = np.frombuffer(b"".join([part[0] for part in parts]), np.int64)
+        points = np.frombuffer(b"".join([part[1] for part in parts]), np.int64)
+        points = points.reshape(-1, POINT_WORDS)
+        keys = np.empty((3, len(member)), np.int64)
+        keys[0], keys[1:] = member, points[:, :2].T
+        values = points.view(np.float64)[:, 3:].T.copy()
+        sizes = [len(part[0]) // member.itemsize for part in parts]
+        in_ms = [part[3] for part in parts]
+        if all(in_ms):
+            values /= 1e3
+        elif any(in_ms):
+            np.divide(values, 1e3, out=values, where=np.repeat(in_ms, sizes))
+        arrived = np.repeat([part[2] for part in parts], sizes)
+        if len(self._arrived):
+            keys = np.concatenate([self._keys, keys], axis=1)
+            values = np.concatenate([self._values, values], axis=1)
+            arrived = np.concatenate([self._arrived, arrived])
+        self._keys, self._values, self._arrived = keys, values, arrived

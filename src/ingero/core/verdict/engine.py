@@ -9,6 +9,7 @@ measurement through this package, by module:
 `table` declares everything that is remembered, `members` says whose row is whose.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,7 @@ GONE_S = 3600.0  # a cohort silent for this long is freed; so is a member, when 
 MIN_WAIT_S = 2.0  # how long a step waits for the peers, at least
 STEPS_WAITED = 3.0  # a member is live for so many of its usual steps after its last report
 NEW_FRAMES = 4  # steps after which their usual length is known
+REFRESHED_S = 1.0  # how long members that report again need not be looked at
 MAX_STEP_S = 600.0  # a longer gap between two reports is a break, not a step
 
 
@@ -95,25 +97,26 @@ class VerdictEngine:
             registry.claim_rank(index, now_s - self._forget_s()[registry.rows.cohort[index]] - 1.0)
         return index
 
-    def refresh(self, members: Index, now_s: float) -> bool:
+    def refresh(self, members: Index, now_s: float) -> float:
         """Do what `register` does for members that are registered with the same labels.
 
-        False means that nothing was done and that each of them must be registered.
+        Returns until when that need not be done again. A time before `now_s` means that nothing was
+        done, and that each of them must be registered.
         """
         rows, cohorts = self.registry.rows, self.registry.cohorts
-        cohort = rows.cohort[members]
+        cohort, seen_s = rows.cohort[members], rows.last_seen_s[members]
         patience_s = np.maximum(self.policy.stale_s, cohorts.patience_s[cohort])
-        if (now_s - rows.last_seen_s[members] > patience_s).any():
-            return False
+        if (now_s - seen_s > patience_s).any():
+            return -math.inf
         cohorts.last_report_s[cohort] = now_s
-        return True
+        return min(now_s + REFRESHED_S, float(seen_s.min()) + self.policy.stale_s)
 
     def observe(self, batch: SampleBatch, now_s: float) -> None:
         """Take samples. `now_s` is the receiver's clock; senders' clocks are never compared."""
         if not len(batch):
             return
         rows, cohorts = self.registry.rows, self.registry.cohorts
-        reporting = np.unique(batch.member)
+        reporting = np.flatnonzero(np.bincount(batch.member))
         gap = now_s - rows.last_seen_s[reporting]
         is_regular = (rows.last_seen_s[reporting] > 0) & (gap > 0) & (gap < MAX_STEP_S)
         cohort = rows.cohort[reporting[is_regular]]

@@ -111,14 +111,14 @@ class FrameBuffer:
             return []
         cohort = cohort_of[batch.member]
         order = sorted_order(cohort, batch.step, batch.member)
+        step, member = batch.step[order], batch.member[order]
+        is_first = np.ones(len(order), bool)  # of a member's samples of one step
+        is_first[1:] = (member[1:] != member[:-1]) | (step[1:] != step[:-1])
+        if not is_first.all():
+            order = order[is_first]
+            self.duplicates += len(batch) - len(order)
         batch, arrived, cohort = select(batch, order), arrived[order], cohort[order]
         same = (cohort[1:] == cohort[:-1]) & (batch.step[1:] == batch.step[:-1])
-        repeated = np.zeros(len(batch), bool)
-        repeated[1:] = same & (batch.member[1:] == batch.member[:-1])
-        if repeated.any():
-            self.duplicates += int(repeated.sum())
-            batch, arrived, cohort = select(batch, ~repeated), arrived[~repeated], cohort[~repeated]
-            same = (cohort[1:] == cohort[:-1]) & (batch.step[1:] == batch.step[:-1])
         starts = np.flatnonzero(np.concatenate(([True], ~same)))
         counts = np.diff(starts, append=len(batch))
         group = np.repeat(np.arange(len(starts)), counts)

@@ -76,7 +76,7 @@ cdef class PushFastPath:
         cdef Found found
         cdef Bytes start = segment
         cdef RosterWriter writer
-        if split_request(start, start + len(segment), &request):
+        if split_request(start, start + len(segment), &request) or request.is_gzip:
             return None
         if request.body.size > self.max_body_bytes or not self._is_admitted(&request):
             return None

@@ -6,7 +6,7 @@ verdicts. It adds the best answer to a verdict when it is shown, as silences are
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -138,9 +138,9 @@ class CauseBook:
                     kept.at_s = now_s
                     kept.values[:] = [found.signals.get(one, math.nan) for one in _ORDER]
 
-    def note_steps(self, steps: Iterable[tuple[RankKey, float]]) -> None:
+    def note_steps(self, keys: Sequence[RankKey], steps_ms: Sequence[float]) -> None:
         """Note how long the last step of each rank took; NaN where that is not known."""
-        for key, step_ms in steps:
+        for key, step_ms in zip(keys, steps_ms, strict=True):
             if step_ms > 0.0:
                 self._rank(key).step_ms = step_ms
 

@@ -4,7 +4,7 @@
 push that it does not take is decoded in full and taken by those two.
 """
 
-import itertools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ingero.contract import names
 from ingero.contract.measurements.fields import source_or_none
 from ingero.contract.measurements.own_time import OwnTime
-from ingero.contract.measurements.own_time_columns import OwnTimeColumns
+from ingero.contract.measurements.own_time_columns import POINT_WORDS, OwnTimeColumns
 from ingero.contract.measurements.ranks import Measured
 from ingero.contract.otlp.values import Plain
 from ingero.fleet.intake.known_reports import MAX_RESOURCE_BYTES
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ingero.fleet.verdicts import VerdictService
 
 MAX_RANKS = 1 << 18  # of all clusters
+_POINT_BYTES = 8 * POINT_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,22 @@ class KnownRank:
     source: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KnownPush:
     """The ranks of one node's last push, as long as nothing about any rank changes."""
 
     resources: list[bytes]
     sources: list[bytes]
-    points: list[int]
+    counts: list[int]
     changes: int  # of the engine's members, when the ranks were looked up
     ranks: list[KnownRank]
     rows: NDArray[np.intp]  # of the ranks
-    members: NDArray[np.int64]  # of the own times
+    indexes: list[int]  # the same
+    members: bytes  # the row of each own time
+    cause_keys: list[tuple[str, str, str | None, int | None]]  # of the ranks
+    # In between, the engine need not be asked about the ranks again.
+    fresh_from_s: float = math.inf
+    fresh_until_s: float = -math.inf
 
     def is_same(self, columns: OwnTimeColumns, registry: "MemberRegistry") -> bool:
         """Whether another push is one of the same ranks, with as many own times each."""
@@ -61,7 +67,7 @@ class KnownPush:
             and registry.members[first.index] is first.member  # not those of another engine
             and self.resources == columns.resources
             and self.sources == columns.sources
-            and self.points == columns.points
+            and self.counts == columns.counts
         )
 
 
@@ -84,23 +90,22 @@ class KnownRanks:
         # Roles may change without a change of members, once there are collectives.
         if found.jobs or push is None or not push.is_same(columns, found.engine.registry):
             push = self._look_up(found, columns, cluster)
-        if push is None or not found.engine.refresh(push.rows, now_s):
+        if push is None:
             return False
+        if not push.fresh_from_s <= now_s < push.fresh_until_s:
+            push.fresh_from_s = now_s
+            push.fresh_until_s = found.engine.refresh(push.rows, now_s)
+            if push.fresh_until_s < now_s:
+                return False
         found.last_push_s = now_s
-        verdicts.counters.own_times += len(push.members)
-        found.self_timed.update(push.rows.tolist())
-        found.add_own_time_columns(push.members, columns, now_s)
+        verdicts.counters.own_times += len(columns.points) // _POINT_BYTES
+        found.self_timed.update(push.indexes)
+        found.own_times.add_encoded(push.members, columns.points, now_s)
         if found.jobs:
             for rank in push.ranks:
                 if rank.world_size is not None:
                     found.note_world(rank.member.job, rank.world_size)
-        spans_ms, last = columns.times_ms[2].tolist(), itertools.accumulate(push.points)
-        verdicts.causes.note_steps(
-            [
-                (rank.cause_key, spans_ms[end - 1])
-                for rank, end in zip(push.ranks, last, strict=True)
-            ]
-        )
+        verdicts.causes.note_steps(push.cause_keys, columns.last_span_ms)
         return True
 
     def _look_up(
@@ -124,11 +129,13 @@ class KnownRanks:
         push = self._pushes[cluster, columns.resources[0]] = KnownPush(
             columns.resources,
             columns.sources,
-            columns.points,
+            columns.counts,
             registry.changes,
             ranks,
             rows,
-            np.repeat(rows, columns.points),
+            rows.tolist(),
+            np.repeat(rows, columns.counts).astype(np.int64).tobytes(),
+            [rank.cause_key for rank in ranks],
         )
         return push
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
 
 from ingero.contract.otlp.body import decompress
+from ingero.errors import MalformedPush, TooLarge
 
 # A body of this size takes at most some 20 ms to decode, whatever it holds.
 INLINE_BYTES: Final = 64 * 1024
@@ -35,6 +36,16 @@ class Decompressor:
             return
         async with self._held:
             yield await asyncio.to_thread(decompress, body, content_encoding)
+
+
+def unpack_small(body: bytes) -> bytes | None:
+    """Return a gzip body that is cheap to decompress and to decode; None for all others."""
+    if len(body) > INLINE_COMPRESSED_BYTES:
+        return None
+    try:
+        return decompress(body, "gzip", INLINE_BYTES)
+    except (MalformedPush, TooLarge):
+        return None
 
 
 class DecodingThread:
