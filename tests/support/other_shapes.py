@@ -139,3 +139,36 @@ def sent_experts(
         return [*items, Join(4), Kernel(layer_s / 2, layer_s / 4), Sync()]
 
     return Shape(ranks, program)
+
+
+def fused(ranks: int = 4, step_s: float = 0.04, launch: float = 0.1) -> Shape:
+    """One all-reduce of all gradients after the backward pass, as compiled models have."""
+    members = tuple(range(ranks))
+
+    def program(rank: int, step: int) -> list[Item]:
+        items: list[Item] = [Host(step_s * 0.02)]
+        items += [Kernel(step_s / 5, step_s / 5 * launch)] * 4
+        items.append(Call("AllReduce", 200 * MB, WORLD, members, feeds_compute=True))
+        return [*items, Kernel(step_s * 0.05, step_s * 0.03), Sync()]
+
+    return Shape(ranks, program)
+
+
+def sharded_batches(
+    ranks: int = 4, layers: int = 4, batches: int = 3, layer_s: float = 0.001, launch: float = 0.7
+) -> Shape:
+    """Micro-batches that gather each layer; hosts wait for their GPUs in every fourth step only."""
+    members = tuple(range(ranks))
+    gather = Call("AllGather", 16 * MB, WORLD, members, 1, needs_compute=False)
+    scatter = Call("ReduceScatter", 16 * MB, WORLD, members, 2)
+
+    def program(rank: int, step: int) -> list[Item]:
+        items: list[Item] = [Host(layer_s)]
+        for batch in range(batches):
+            for share in (1, 2):
+                for _ in range(layers):
+                    items += [gather, Join(1), Kernel(share * layer_s, share * layer_s * launch)]
+                    items += [scatter] if share == 2 and batch == batches - 1 else []
+        return [*items, Join(2), Kernel(layer_s, layer_s / 2), *([Sync()] if step % 4 == 0 else [])]
+
+    return Shape(ranks, program)

@@ -7,7 +7,16 @@ are recorded without the wait for their data, as NCCL does.
 
 import pytest
 from tests.support.job_shapes import Shape, ddp
-from tests.support.other_shapes import context_ring, hybrid, interleaved, sent_experts, zero3
+from tests.support.other_shapes import (
+    context_ring,
+    fused,
+    hybrid,
+    interleaved,
+    sent_experts,
+    sharded_batches,
+    zero3,
+)
+from tests.support.random_jobs import draw_job
 from tests.support.simulated_job import Fault, Noise, SimulatedJob, simulate
 
 from ingero.core.blame.answer import Answer
@@ -67,3 +76,46 @@ def test_buckets_of_one_size_do_not_shorten_the_step(buckets: int) -> None:
     assert answer.step_time_s == pytest.approx(float(job.step_s[:, 5:].mean()), rel=0.01)
     assert [(c.rank, str(c.cause)) for c in answer.culprits] == [(5, "compute")]
     assert answer.culprits[0].loss == pytest.approx(job.loss(ONSET), abs=0.01)
+
+
+FEW = {
+    "compiled": (fused(), Fault(2, host_s=0.06, every=7, first=ONSET), "host"),
+    "two in a ring": (context_ring(2, 2, 1), Fault(1, gpu=0.12, first=ONSET), "compute"),
+    "hosts ahead": (sharded_batches(), Fault(1, gpu=0.12, first=ONSET), "compute"),
+    "hosts ahead, stalls": (
+        sharded_batches(),
+        Fault(1, host_s=0.05, every=7, first=ONSET),
+        "host",
+    ),
+}
+
+
+@pytest.mark.parametrize(("shape", "fault", "cause"), FEW.values(), ids=FEW)
+def test_jobs_of_four_ranks_are_told_right(shape: Shape, fault: Fault, cause: str) -> None:
+    """Stalls look like the first call of a step, a pair like stages, and gathers run ahead."""
+    job, answer = _run(shape, fault)
+    (culprit,) = answer.culprits
+    assert (culprit.rank, str(culprit.cause)) == (fault.rank, cause)
+    assert culprit.period == (fault.every if fault.every > 1 else None)
+    assert culprit.loss == pytest.approx(job.loss(ONSET), abs=0.02)
+    assert answer.step_time_s == pytest.approx(float(job.step_s[:, 5:].mean()), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "fault", "cause"),
+    [
+        ("tensor", 9002, Fault(0, gpu=0.10, first=ONSET), "compute"),  # half of the ranks wait
+        ("tensor", 9002, Fault(1, host_s=0.15, every=7, first=ONSET), "host"),
+        ("tensor", 9001, Fault(6, gpu=0.12, first=ONSET), "compute"),  # groups add up their delays
+        ("hybrid", 9001, Fault(2, host_s=0.0117, first=ONSET), "host"),  # calls are in flight
+    ],
+)
+def test_the_rank_is_named_and_not_its_group(
+    kind: str, seed: int, fault: Fault, cause: str
+) -> None:
+    """The others hide compute while they wait, so that own time grows in the whole group."""
+    drawn = draw_job(kind, seed)
+    job = simulate(drawn.shape, 260, [fault], noise=drawn.noise, seed=seed)
+    (culprit,) = blame_records(job.columns, True, "test").culprits
+    assert (culprit.rank, str(culprit.cause)) == (fault.rank, cause)
+    assert culprit.loss == pytest.approx(job.loss(ONSET), abs=0.02)

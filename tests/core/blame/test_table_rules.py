@@ -345,6 +345,19 @@ def test_a_little_overlap_may_be_none(carried: float, has_groups: bool, is_open:
         assert found.carried == 0.0
 
 
+@pytest.mark.parametrize("carried", [0.2, 0.399, 0.4])
+def test_groups_with_a_little_overlap_may_have_none(carried: float) -> None:
+    """Both places are of one group: their delays add up, if little is carried there."""
+    group, at = np.zeros((3, 2), np.intp), np.full((3, 2), carried)
+    late = replace(lateness(LATE, carried=carried, group=group), carried_at=at, adds=at < 0.15)
+    found = without_overlap(late)
+    assert (found is not None) == (carried < 0.4)
+    if found is not None:
+        assert found.new_s.tolist() == [[7.0], [3.0], [1.5]]
+        assert (found.carried, found.overlaps_in_groups) == (0.0, False)
+    assert late.overlaps_in_groups
+
+
 def steps_of(own: Any, period: Any, cohort: Sequence[int] | None = None) -> WorkerSteps:
     own = np.array(own, float)
     return WorkerSteps(

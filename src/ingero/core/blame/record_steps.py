@@ -21,6 +21,8 @@ from ingero.core.collectives.step_pattern import LIGHT_BYTES
 from ingero.core.robust import nan_median
 
 MIN_OWN_SHARE = 0.1  # of a step: the least own time, also where collectives overlap compute
+MOST = (0.1, 0.9)  # quantiles between which the differences of neighbouring steps lie
+STEADIER = 0.5  # of the scatter of steps by their last call: then another call times them
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,9 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
         flags = np.flatnonzero((collectives.who == code) & (flag >= 0))
         before = np.bincount(flag[flags], np.nan_to_num(own_of[flags]), shape[1])
         own[i] = _sums(own_of[rows], column, shape[1]) + before
-        ends = np.full(shape[1], np.nan)
-        closes = rows[grid.place[rows] == grid.last[i]]
-        ends[grid.step[closes]] = (clock[closes] - clock.min()) / 1e9
-        length[i, 1:] = np.diff(ends)
+        ends = np.full((len(grid.patterns[i] or ()) or 1, shape[1]), np.nan)
+        ends[grid.place[rows], column] = (clock[rows] - clock.min()) / 1e9
+        length[i, 1:] = _steadiest(np.diff(ends, axis=1), grid.last[i])
     whole = np.isfinite(length) & grid.whole
     period = nan_median(np.where(whole, length, np.nan), 0) if shape[1] else np.empty(0)
     if not exact_ends:
@@ -77,6 +78,21 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
     matrix = WorkerSteps(own[:, kept], period[kept], cohort, tuple(np.flatnonzero(kept).tolist()))
     waiting = np.where(whole, inside, np.nan)[:, kept]
     return RecordSteps(matrix, ranks, remap[grid.step], grid.place, waiting, remap[flag])
+
+
+def _steadiest(lengths: Floats, last: int) -> Floats:
+    """Return the lengths of the steps at the last place, or where they scatter far less.
+
+    Calls that need no compute, such as gathers ahead of it, follow a host that runs ahead.
+    """
+    counted = np.isfinite(np.diff(lengths, axis=1)).sum(axis=1)
+    scatter = np.full(len(lengths), np.inf)
+    for place in np.flatnonzero(counted >= max(1, counted[last])).tolist():
+        low, high = np.nanquantile(np.diff(lengths[place]), MOST)
+        scatter[place] = high - low
+    best = int(scatter.argmin())
+    chosen: Floats = lengths[best if scatter[best] < STEADIER * scatter[last] else last]
+    return chosen
 
 
 def _flag_steps(collectives: Collectives, step: Ints) -> NDArray[np.intp]:

@@ -21,14 +21,9 @@ from ingero.core.blame.record_text import (
     describe_notes,
 )
 from ingero.core.blame.recorded.blamed import Blamed, find_blamed, total_loss
-from ingero.core.blame.recorded.lateness import (
-    as_own_time,
-    measure_lateness,
-    measure_places,
-    without_overlap,
-)
+from ingero.core.blame.recorded.compared import compare_ranks
+from ingero.core.blame.recorded.lateness import measure_places
 from ingero.core.blame.recorded.link_spells import LinkSpell, find_link_spell, links_loss
-from ingero.core.blame.recorded.spells import find_spells
 from ingero.core.blame.recorded.uneven import measure_last
 from ingero.core.blame.recorded_job import RecordedJob, mean_period, structural_loss
 from ingero.core.blame.suspects import Suspect
@@ -80,12 +75,7 @@ def blame_records(
         return _too_little(source, present, world, len(workers.steps))
     arrivals = measure_arrivals(collectives, match_collectives(collectives))
     places = measure_places(collectives, measured, arrivals) if exact_ends else None
-    lateness = None if places is None else measure_lateness(collectives, measured, places)
-    findings, spells = find_spells(workers if lateness is None else as_own_time(lateness, workers))
-    apart = without_overlap(lateness) if lateness is not None and not spells else None
-    if apart is not None:
-        lateness = apart
-        findings, spells = find_spells(as_own_time(lateness, workers))
+    lateness, findings, spells = compare_ranks(collectives, measured, places)
     last = measure_last(collectives, measured, arrivals, step_s)
     job = RecordedJob(
         collectives,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.live_roles import is_exchange
+from ingero.core.collectives.pairs.swaps import is_swap
 
 
 def find_roles(collectives: Collectives, ranks: Sequence[int]) -> NDArray[np.intp]:
@@ -96,10 +97,11 @@ def _edges(
     sends: dict[int, set[tuple[int, int]]] = {}
     for comm, source, target in seen.tolist():
         sends.setdefault(comm, set()).add((source, target))
+    comm_of = collectives.comm[rows].view(np.int64)
     return {
         each
         for comm, pairs in sends.items()
-        if not is_exchange(pairs)
+        if not is_exchange(pairs) and not is_swap(collectives, rows[comm_of == comm])
         for source, target in pairs
         if (comm, source) in position and (comm, target) in position
         for each in (

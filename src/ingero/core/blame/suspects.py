@@ -31,7 +31,9 @@ FLEET_SHARE = 0.4  # when more of a cohort than this moves together, single work
 STALL_FLOOR = 0.08
 MIN_STALLS = 3
 MORE_STALLS = 3  # times as many stalls as the others have
+ALIKE_TOGETHER = 1 / 3  # of the highest stall of a step: lower ones are no stalls of their own
 ALIKE = 0.5  # of the usual height of a stall: lower ones are hiccups of every host
+MOSTLY = 0.7  # of the excess of a worker: then its stalls are what it costs
 WARM_UP_STEPS = 2
 MIN_STEPS_TO_DROP = 10
 
@@ -101,7 +103,14 @@ def judge(workers: WorkerSteps) -> Findings:
     stalling = _stalling(stalls, np.expm1(np.nan_to_num(residual)), over)
     chosen = [int(w) for w in np.flatnonzero(over | stalling) if w not in split]
     suspects = tuple(
-        _suspect(w, workers, own, residual, error, stalls if stalling[w] and not over[w] else None)
+        _suspect(
+            w,
+            workers,
+            own,
+            residual,
+            error,
+            stalls if stalling[w] and not (over[w] and _lasts(residual[w], stalls[w])) else None,
+        )
         for w in sorted(chosen, key=lambda w: -level[w])
     )
     loss, rotation = _rotation(own, workers, residual, {s.worker for s in suspects})
@@ -214,10 +223,13 @@ def _stalling(
 ) -> NDArray[np.bool_]:
     """Tell which workers stall far more often than the others, or lose far more by it.
 
-    Steps in which many workers stall together are not counted. No stall counts more than the third
-    largest of its worker, so that one long pause alone is no habit.
+    Steps in which many workers stall together are not counted; a far lower stall is that of a
+    worker whose peers wait for another one. No stall counts more than the third largest of its
+    worker, so that one long pause alone is no habit.
     """
-    own = stalls & (stalls[~over].mean(axis=0) < FLEET_SHARE if (~over).any() else True)
+    stalls = stalls & (height >= ALIKE_TOGETHER * np.where(stalls, height, 0.0).max(axis=0))
+    at_once = stalls[~over].sum(axis=0)
+    own = stalls & ((at_once < 2) | (at_once < FLEET_SHARE * (~over).sum()))
     counts, heights = own.sum(axis=1), np.where(own, height, 0.0)
     third = np.sort(heights, axis=1)[:, -min(MIN_STALLS, heights.shape[1])]
     lost = np.minimum(heights, third[:, None]).sum(axis=1)
@@ -225,6 +237,12 @@ def _stalling(
     long = lost >= 2 * MORE_STALLS * _median_of_others(heights.sum(axis=1)) + 3 * STALL_FLOOR
     result: NDArray[np.bool_] = (counts >= MIN_STALLS) & (often | long)
     return result
+
+
+def _lasts(residual: Floats, stalls: NDArray[np.bool_]) -> bool:
+    """Whether a worker loses more between its stalls than in them."""
+    height = np.maximum(np.expm1(np.nan_to_num(residual)), 0.0)
+    return bool(height[stalls].sum() < MOSTLY * height.sum())
 
 
 def _median_of_others(values: NDArray[np.generic]) -> Floats:

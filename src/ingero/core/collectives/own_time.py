@@ -45,6 +45,23 @@ def own_segments(collectives: Collectives) -> OwnSegments:
     return OwnSegments(order, who, own, np.where(has_idle, np.fmin(idle, own), np.nan))
 
 
+def idle_before_enqueue(collectives: Collectives) -> Floats:
+    """Return for each collective how long all those enqueued before it had ended, NaN if unknown.
+
+    The GPU was idle for no longer than that. A receive that is posted ahead may start before a send
+    that its host enqueued first; own time then begins with the receive.
+    """
+    order = np.lexsort((collectives.start_ns, collectives.who))
+    who, start = collectives.who[order], collectives.start_ns[order]
+    first = np.ones(len(who), bool)
+    first[1:] = who[1:] != who[:-1]
+    free_ns = _previous_latest_end(collectives.end_ns[order], first)
+    idle = np.clip((start - free_ns) / 1e9, 0.0, None)
+    result = np.full(len(order), np.nan)
+    result[order] = np.where(first | ~collectives.is_gpu_timed[order], np.nan, idle)
+    return result
+
+
 def _previous_latest_end(end: Ints, first: NDArray[np.bool_]) -> Ints:
     """Return the latest end among the earlier rows of the same recorder."""
     latest: Ints = np.empty_like(end)

@@ -26,6 +26,7 @@ from ingero.core.blame.suspects import Suspect
 JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
 STANDS_OUT = 5.0  # times what other ranks add by chance, for a rank that is charged
+STANDS_OUT_TOO = 2.0  # times that, if it is always the same place at which the rank is late
 BESIDE_SLOW_STAGE = 0.4  # of its excess: stages next to a slow one hide work in their waiting
 VICTIM = 0.75  # of the excess of another rank: the most that a rank can have by waiting for it
 SIDE_EFFECT = 0.2  # of what another rank costs in the same steps: its consequence
@@ -89,14 +90,31 @@ def _by_lateness(job: RecordedJob) -> list[Blamed]:
             float(charge_of(job.lateness, spell, named, cause).mean())
             for named in ({spell.worker}, together)
         )
+        is_costly = alone >= COSTLY * step or joint >= JOINT * COSTLY * step
         usual = _usual_charge(job.lateness, spell, cause, together)
-        stands_out = max(alone, joint) >= STANDS_OUT * usual
-        if stands_out and (alone >= COSTLY * step or joint >= JOINT * COSTLY * step):
+        charge = max(alone, joint)
+        if is_costly and _stands_out(job.lateness, spell, charge, usual, together):
             charge = joint if joint >= JOINT * COSTLY * step else alone
             found.append(
                 Blamed(spell, cause, charge, Loss(step, None, charge, None), host_s, gpu_s)
             )
     return _without_side_effects(found) or _by_queue(job, step)
+
+
+def _stands_out(
+    lateness: Lateness, spell: Spell, charge: float, usual: float, named: set[int]
+) -> bool:
+    """Whether a rank adds far more than others do by chance: in sum, or at the place it is late at.
+
+    With many places, every rank is last at some of them, but not always at the same one.
+    """
+    if charge >= STANDS_OUT * usual:
+        return True
+    if lateness.group is not None or charge < STANDS_OUT_TOO * usual:
+        return False
+    added = np.nan_to_num(lateness.advance_s[:, spell.begin : spell.end]).mean(axis=1).max(axis=1)
+    others = [added[w] for w in range(len(added)) if w not in named and w != spell.worker]
+    return not others or added[spell.worker] >= STANDS_OUT * float(np.median(others))
 
 
 def _usual_charge(lateness: Lateness, spell: Spell, cause: CauseClass, named: set[int]) -> float:
@@ -168,8 +186,11 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     """Return why a worker is late, and how late its host and its GPU are where that shows."""
     cohort = job.measured.workers.cohort
     peers = np.flatnonzero(cohort == cohort[spell.worker])
-    if job.places is not None:
-        found = classify_lateness(job.places, spell, peers[peers != spell.worker].tolist())
+    places = job.places
+    if job.lateness is not None and job.lateness.overlaps_in_groups:
+        places = job.lateness  # calls in flight do not show whether the GPU had work
+    if places is not None:
+        found = classify_lateness(places, spell, peers[peers != spell.worker].tolist())
         if found is not None:
             return found[0], found[2], found[3]
     inside, rows = spell.columns(len(job.measured.workers.steps)), job.measured.row_step

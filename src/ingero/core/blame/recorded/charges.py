@@ -31,7 +31,8 @@ def charge_of(
     """
     if lateness.group is not None:
         late = lateness.advance_s[[spell.worker], spell.begin : spell.end]
-        least: Floats = least_of_groups(late, lateness.group[[spell.worker]])[0]
+        adds = None if lateness.adds is None else lateness.adds[[spell.worker]]
+        least: Floats = least_of_groups(late, lateness.group[[spell.worker]], adds)[0]
         return least
     late = lateness.start_s[:, spell.begin : spell.end]
     others = np.array([w not in named and w != spell.worker for w in range(len(late))])

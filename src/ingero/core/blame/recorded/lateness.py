@@ -20,7 +20,7 @@ from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.blame.suspects import WorkerSteps
 from ingero.core.collectives.arrivals import Arrivals
 from ingero.core.collectives.columns import Collectives, Floats
-from ingero.core.collectives.own_time import own_segments
+from ingero.core.collectives.own_time import idle_before_enqueue
 
 MIN_KNOWN = 0.5  # of the cells must have an arrival
 MIN_PAIRS = 64  # neighbouring places, before their dependence is believed
@@ -54,11 +54,20 @@ class Lateness(PlaceTables):
     `new_s` is [worker, step]: the lateness that arose in the step, each delay counted once.
     `carried` is the share of a delay that shows again at the next place. `group` is [worker,
     place]: the members that a rank meets there, as a number; None where all meet everywhere.
+    `carried_at` and `adds` are [worker, place], too: what is carried in that group, and whether
+    each of its places adds its own delay.
     """
 
     new_s: Floats
     carried: float
     group: NDArray[np.intp] | None = None
+    carried_at: Floats | None = None
+    adds: NDArray[np.bool_] | None = None
+
+    @property
+    def overlaps_in_groups(self) -> bool:
+        """Whether ranks meet in groups, and work while they wait there."""
+        return self.group is not None and self.carried >= OVERLAP
 
 
 def measure_places(
@@ -74,9 +83,7 @@ def measure_places(
     at = _cells(collectives, measured, rows)
     worker = np.searchsorted(np.array(measured.ranks), collectives.who[flags])
     tables = []
-    segments = own_segments(collectives)
-    idle_s = np.full(len(collectives), np.nan)
-    idle_s[segments.row] = segments.idle_s
+    idle_s = idle_before_enqueue(collectives)
     late = (arrivals.start_late_s, arrivals.enqueue_late_s, arrivals.advance_s)
     for column in (*late, idle_s):
         table = np.full(shape, np.nan)
@@ -92,9 +99,15 @@ def measure_places(
 
 
 def measure_lateness(
-    collectives: Collectives, measured: RecordSteps, places: PlaceTables
+    collectives: Collectives,
+    measured: RecordSteps,
+    places: PlaceTables,
+    in_any_group: bool = False,
 ) -> Lateness | None:
-    """Return the lateness of all ranks; None where it does not tell who is to blame."""
+    """Return the lateness of all ranks; None where it does not tell who is to blame.
+
+    With `in_any_group` it is returned for groups whose collectives overlap no compute, too.
+    """
     rows = _placed_rows(measured)
     if not len(rows) or (collectives.peer[rows] >= 0).any():
         return None
@@ -102,23 +115,34 @@ def measure_lateness(
     placed = int(measured.row_place[rows].max()) + 1
     if np.isfinite(start[:, :, :placed]).mean() < MIN_KNOWN:
         return None
-    group = None
+    group = carried_at = adds = None
     if _all_share(collectives, rows, len(measured.ranks)):
         carried = _carried_share(start[:, :, :placed])
     else:
         group, op = _meetings(collectives, measured, rows, (len(start), start.shape[2]))
-        carried = _carried_in_groups(start, group, op)
-    if group is not None and carried < OVERLAP:
+        carried_at = _carried_in_groups(start, group, op)
+        carried, adds = float(carried_at.min(initial=1.0)), carried_at < OVERLAP
+    if group is not None and carried < OVERLAP and not in_any_group:
         return None
     known = np.isfinite(start).any(axis=2)
     once = np.nansum if carried < OVERLAP else _largest
-    if group is None:
-        new = once(start, axis=2)
-    else:  # at flags all ranks meet, after the groups of the step before
-        new = np.fmax(least_of_groups(start, group), _largest(start[:, :, placed:], axis=2))
+    new = once(start, axis=2) if group is None else _new_in_groups(start, group, adds)
     new = np.where(known, new, np.nan)
     shared = {name: getattr(places, name) for name in PlaceTables.__slots__}
-    return Lateness(**shared, new_s=new, carried=carried, group=group)
+    return Lateness(
+        **shared, new_s=new, carried=carried, group=group, carried_at=carried_at, adds=adds
+    )
+
+
+def _new_in_groups(
+    start: Floats, group: NDArray[np.intp], adds: NDArray[np.bool_] | None
+) -> Floats:
+    """Return the least of all groups; at flags all ranks meet, after the groups of a step."""
+    is_flag = (group < 0).all(axis=0)
+    new: Floats = np.fmax(
+        least_of_groups(start, group, adds), _largest(start[:, :, is_flag], axis=2)
+    )
+    return new
 
 
 def _flags(collectives: Collectives, measured: RecordSteps) -> NDArray[np.intp]:
@@ -140,16 +164,22 @@ def _cells(
     return worker, measured.row_step[rows], measured.row_place[rows]
 
 
-def least_of_groups(late: Floats, group: NDArray[np.intp]) -> Floats:
+def least_of_groups(
+    late: Floats, group: NDArray[np.intp], adds: NDArray[np.bool_] | None = None
+) -> Floats:
     """Return [worker, step]: the largest lateness within each group, and the least of these.
 
-    Ranks that come early wait for others; how early says nothing about them.
+    Where `adds` says so, it is the sum within a group instead. Ranks that come early wait for
+    others; how early says nothing about them.
     """
     result: Floats = np.full(late.shape[:2], np.inf)
     for worker, of_place in enumerate(group):
         for code in np.unique(of_place[of_place >= 0]):
-            largest = _largest(late[worker][:, of_place == code], axis=1)
+            mine = late[worker][:, of_place == code]
+            largest = _largest(mine, axis=1)
             known = np.isfinite(largest)
+            if adds is not None and adds[worker][of_place == code].all():
+                largest = np.nansum(mine, axis=1)
             result[worker, known] = np.minimum(result[worker], largest)[known]
     return np.where(np.isfinite(result), np.maximum(result, 0.0), 0.0)
 
@@ -181,7 +211,17 @@ def _largest(late: Floats, axis: int) -> Floats:
 
 def without_overlap(lateness: Lateness) -> Lateness | None:
     """Return the lateness if each place adds its own delay; None where that is out of question."""
-    if lateness.group is not None or not OVERLAP <= lateness.carried < CLEARLY:
+    if lateness.group is not None:
+        adds = None if lateness.carried_at is None else lateness.carried_at < CLEARLY
+        if adds is None or lateness.adds is None or (adds == lateness.adds).all():
+            return None
+        new = np.where(
+            np.isfinite(lateness.new_s),
+            _new_in_groups(lateness.start_s, lateness.group, adds),
+            np.nan,
+        )
+        return replace(lateness, new_s=new, carried=0.0, adds=adds)
+    if not OVERLAP <= lateness.carried < CLEARLY:
         return None
     total = np.where(np.isfinite(lateness.new_s), np.nansum(lateness.start_s, axis=2), np.nan)
     return replace(lateness, new_s=total, carried=0.0)
@@ -210,23 +250,28 @@ def _carried_share(start: Floats) -> float:
     return _found_again([np.diff(start, axis=1).reshape(-1, start.shape[2])])
 
 
-def _carried_in_groups(start: Floats, group: NDArray[np.intp], op: NDArray[np.intp]) -> float:
-    """Return the same for groups: the least of all kinds, each by the call that shows most.
+def _carried_in_groups(start: Floats, group: NDArray[np.intp], op: NDArray[np.intp]) -> Floats:
+    """Return the same for groups as [worker, place], 1 where a worker meets nobody.
 
-    Gathers that are enqueued ahead hardly show what the scatters beside them do.
+    A kind of groups carries what the call carries that shows most of it: gathers that are enqueued
+    ahead hardly show what the scatters beside them do.
     """
     scatter = np.diff(start, axis=1)
     found: dict[tuple[tuple[int, ...], int], list[Floats]] = {}
+    kind_of: dict[tuple[int, int], tuple[int, ...]] = {}
     for worker, of_place in enumerate(group):
         for code in np.unique(of_place[of_place >= 0]).tolist():
-            kind = tuple(np.flatnonzero(of_place == code).tolist())
+            kind = kind_of[worker, code] = tuple(np.flatnonzero(of_place == code).tolist())
             for call in np.unique(op[worker][of_place == code]).tolist():
                 mine = scatter[worker][:, (of_place == code) & (op[worker] == call)]
                 found.setdefault((kind, call), []).append(mine)
     most: dict[tuple[int, ...], float] = {}
     for (kind, _), parts in found.items():
         most[kind] = max(most.get(kind, 0.0), _found_again(parts))
-    return min(most.values(), default=0.0)
+    carried = np.ones(group.shape)
+    for (worker, code), kind in kind_of.items():
+        carried[worker, group[worker] == code] = most[kind]
+    return carried
 
 
 def _found_again(parts: list[Floats]) -> float:

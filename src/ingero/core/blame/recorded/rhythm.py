@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.collectives.columns import Collectives
+from ingero.core.collectives.columns import Collectives, Ints
 from ingero.core.collectives.step_pattern import LIGHT_BYTES
 
 LONGER = 2.5  # times the usual silence between two calls
@@ -20,9 +20,11 @@ MIN_STEPS = 8
 def mark_first_calls(collectives: Collectives, ranks: tuple[int, ...]) -> Collectives:
     """Return the collectives with the first call of each step as a kind of its own: a byte larger.
 
-    Nothing changes unless every rank has calls of one kind alone, beside flags, and one rhythm.
+    Nothing changes unless every rank has calls of one kind alone, beside flags, and all have one
+    rhythm with the same first calls.
     """
     first, periods = np.zeros(len(collectives), bool), set[int]()
+    numbers: list[Ints] = []
     for who in ranks:
         rows = np.flatnonzero((collectives.who == who) & (collectives.size_bytes > LIGHT_BYTES))
         kinds = {
@@ -37,7 +39,16 @@ def mark_first_calls(collectives: Collectives, ranks: tuple[int, ...]) -> Collec
         if period < 2 or len(periods) > 1:
             return collectives
         first[rows[begins]] = True
+        numbers.append(collectives.seq[rows[begins]])
+    if not all(_are_same(numbers[0], other) for other in numbers[1:]):
+        return collectives  # a rank that stops delays the next call of the others, not the same one
     return replace(collectives, size_bytes=collectives.size_bytes + first)
+
+
+def _are_same(one: Ints, other: Ints) -> bool:
+    """Whether most calls of the shorter list are in both; recordings begin and end apart."""
+    common = len(np.intersect1d(one, other))
+    return common >= REGULAR * min(len(one), len(other))
 
 
 def _begins(collectives: Collectives, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], int]:

@@ -45,7 +45,8 @@ def measure_last(
     collectives: Collectives, measured: RecordSteps, arrivals: Arrivals, step_s: float
 ) -> LastArrivers:
     """Measure what the last arrivers add, and how."""
-    rows = np.flatnonzero((measured.row_step >= 0) & np.isfinite(arrivals.advance_s))
+    is_met = np.isfinite(arrivals.advance_s) & (collectives.peer < 0)  # a stage waits by nature
+    rows = np.flatnonzero((measured.row_step >= 0) & is_met)
     steps = len(measured.workers.steps)
     if not len(rows) or not steps:
         return LastArrivers(0.0, 0.0, np.nan)

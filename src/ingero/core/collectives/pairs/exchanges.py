@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Ints, Mask, concat
 from ingero.core.collectives.live_roles import is_exchange
+from ingero.core.collectives.pairs.swaps import is_swap
 
 EXCHANGE = "AllToAll"
 FEWEST = 3  # members: two that send to each other may be stages of a pipeline
@@ -64,7 +65,9 @@ def _is_between_all(collectives: Collectives, rows: Rows) -> bool:
     ends = np.stack([np.where(is_send, rank, peer), np.where(is_send, peer, rank)], 1)
     pairs = {(int(a), int(b)) for a, b in np.unique(ends, axis=0) if a != b}
     is_mutual = all((b, a) in pairs for a, b in pairs)  # else each passes on what it gets
-    return is_mutual and len({a for a, _ in pairs}) >= FEWEST and is_exchange(pairs)
+    if len({a for a, _ in pairs}) < FEWEST:
+        return is_mutual and is_swap(collectives, rows)
+    return is_mutual and is_exchange(pairs)
 
 
 def _meetings(collectives: Collectives, rows: Rows) -> dict[int, Rows] | None:
