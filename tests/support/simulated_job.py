@@ -31,6 +31,7 @@ class Fault:
 
     rank: int
     gpu: float = 0.0  # more GPU time, as a share
+    launches: float = 0.0  # time of the host to launch that, as a share of it
     host_s: float = 0.0  # asleep at the beginning of a step
     every: int = 1  # only in every n-th step
     link: int | None = None  # transfers between `rank` and this one take `times` as long
@@ -180,10 +181,11 @@ class _Engine:
         for step in range(self._steps):
             rank.began.append(rank.host)
             slow = self._pace[step] * self._dice.factor(self._noise.step_gpu)
-            launches = self._dice.factor(self._noise.step_host)
+            launches, more = self._dice.factor(self._noise.step_host), 0.0
             for fault in self._faults:
                 if fault.rank == number and fault.hits(step):
                     slow *= 1 + fault.gpu
+                    more += fault.gpu * fault.launches
                     if fault.host_s:
                         self._wait(rank)
                         rank.host += fault.host_s
@@ -194,7 +196,7 @@ class _Engine:
                 self._wait(rank)
             for item in self._shape.program(number, step):
                 if isinstance(item, Kernel):
-                    self._kernel(rank, item, slow, launches)
+                    self._kernel(rank, item, slow, launches, more)
                 elif isinstance(item, Host):
                     rank.host += item.seconds * self._dice.factor(self._noise.host)
                 elif isinstance(item, Limit):
@@ -218,8 +220,10 @@ class _Engine:
             pace.append(math.exp(at))
         return pace
 
-    def _kernel(self, rank: _Rank, item: Kernel, slow: float, launches: float) -> None:
-        launch = item.launch_s * launches * self._dice.factor(self._noise.host)
+    def _kernel(self, rank: _Rank, item: Kernel, slow: float, launches: float, more: float) -> None:
+        launch = (item.launch_s * launches + item.gpu_s * more) * self._dice.factor(
+            self._noise.host
+        )
         busy = item.gpu_s * slow * self._dice.factor(self._noise.gpu)
         began = max(rank.gpu, rank.host)
         rank.host += launch

@@ -279,6 +279,8 @@ class ClusterVerdicts:
             start_late_s=known.start_late_s,
             enqueue_late_s=known.enqueue_late_s,
             queue_s=known.queue_s,
+            near_late_s=known.near_s,
+            far_late_s=known.far_s,
         )
         self.engine.observe(batch, now_s)
 

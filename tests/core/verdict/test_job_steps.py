@@ -80,7 +80,7 @@ def test_the_last_samples_are_returned_oldest_first() -> None:
     cohorts = cohort_table()
     for number in range(STEP_SAMPLES + 10):
         sample(cohorts, float(number), 2.0 * number)
-    log_s, level = recent_steps(cohorts, 1, STEP_SAMPLES + 7, 60)
+    log_s, level, _ = recent_steps(cohorts, 1, STEP_SAMPLES + 7, 60)
     assert log_s == pytest.approx([STEP_SAMPLES + n for n in (7, 8, 9)])
     assert level == pytest.approx([2 * (STEP_SAMPLES + n) for n in (7, 8, 9)])
     assert recent_steps(cohorts, 1, 0, 2)[0] == pytest.approx([STEP_SAMPLES + 8, STEP_SAMPLES + 9])

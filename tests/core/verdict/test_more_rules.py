@@ -8,6 +8,7 @@ import pytest
 from tests.core.verdict.test_verdict_words import POLICY, world
 
 from ingero.contract.verdict import CauseClass, VerdictState
+from ingero.core.scale import autocorrelation, qn_factor, thinned
 from ingero.core.verdict import baseline, residuals
 from ingero.core.verdict.advance_channel import (
     _learn,
@@ -15,6 +16,7 @@ from ingero.core.verdict.advance_channel import (
     has_advance,
     is_own_delay,
 )
+from ingero.core.verdict.cause_class import _class_by_queue
 from ingero.core.verdict.decision import _keeps_peers_waiting, decide
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.events import fleet_events
@@ -26,9 +28,8 @@ from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.own_times import FrameBuffer, make_batch
 from ingero.core.verdict.pace import follow_pace
 from ingero.core.verdict.policy import decision_limit, drift_allowance, samples_between_alarms
-from ingero.core.verdict.scale import autocorrelation, qn_factor, thinned
 from ingero.core.verdict.table import ADVANCE, HEALTHY, RECOVERING, STRAGGLER, SUSPECT
-from ingero.core.verdict.verdicts import _class_by_queue, _with_loss, describe_member
+from ingero.core.verdict.verdicts import _with_loss, describe_member
 from ingero.core.verdict.what_if import own_shown
 
 ONE = np.array([0])

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from ingero.core.scale import autocorrelation, qn, qn_factor, thinned
 from ingero.core.verdict.policy import (
     VerdictPolicy,
     decision_limit,
@@ -12,7 +13,6 @@ from ingero.core.verdict.policy import (
     inflation_of,
     samples_between_alarms,
 )
-from ingero.core.verdict.scale import autocorrelation, qn, qn_factor, thinned
 from ingero.errors import ConfigError
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats
 
+from ingero.core.scale import autocorrelation, qn
 from ingero.core.verdict.policy import VerdictPolicy, decision_limit, samples_between_alarms
-from ingero.core.verdict.scale import autocorrelation, qn
 
 
 @pytest.mark.parametrize("count", [5, 6, 9, 20, 60])

@@ -15,8 +15,6 @@ from ingero.core.verdict.events.moves import Moves
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.table import (
     FAST,
-    RECOVERING,
-    STRAGGLER,
     CohortRows,
 )
 
@@ -87,7 +85,7 @@ def test_a_rank_that_is_fast_again_hands_its_slowness_over(effect: float, goes_o
     events = JobEvents(registry, POLICY)
     job = int(rows.job[0])
     events._moves.begin(job, 3, 0.0)
-    events.note(0, STRAGGLER, 100.0)
+    events.note_slow(0, 100.0)
     assert (3 in events._moves.going_on(job)) == goes_on
     assert 0 in events._moves.going_on(job)
 
@@ -180,7 +178,7 @@ def test_the_end_of_a_slow_period_is_noted_when_a_member_recovers() -> None:
     registry = world()
     events, job = JobEvents(registry, POLICY), int(registry.rows.job[0])
     events._moves.begin(job, 0, 0.0)
-    events.note(0, RECOVERING, 100.0)
+    events.note_end(0, 100.0)
     assert events._moves.going_on(job) == []
     assert events._moves.periods[job][0].ended_s == 100.0
 

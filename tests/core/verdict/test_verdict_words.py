@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ingero.contract.verdict import CauseClass, VerdictState
+from ingero.core.verdict.cause_class import cause_of
 from ingero.core.verdict.job_steps import CalmSteps, close_steps, follow_steps
 from ingero.core.verdict.loss import measure_loss
 from ingero.core.verdict.members import Member, MemberRegistry
@@ -22,7 +23,6 @@ from ingero.core.verdict.table import (
 from ingero.core.verdict.verdicts import (
     LATE_NEXT_STEP,
     NEXT_STEP,
-    cause_of,
     describe_member,
     episode_id,
 )

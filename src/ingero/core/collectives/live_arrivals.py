@@ -42,7 +42,8 @@ class Arrivals:
     in the table that was measured, -1 where that table is gone. `queue_s` is the time from its
     enqueue to its start, added up over `places` collectives. `exchange_s` is the advance at
     exchanges, and `hidden_s` the part of it at those that follow another exchange: the own time of
-    the member leaves it out.
+    the member leaves it out. `near_s` and `far_s` are how late the host enqueued where it was least
+    and most ahead of its GPU, by `near_queue_s` and `far_queue_s`.
     """
 
     key: Ints
@@ -55,6 +56,10 @@ class Arrivals:
     places: Floats
     exchange_s: Floats
     hidden_s: Floats
+    near_queue_s: Floats
+    near_s: Floats
+    far_queue_s: Floats
+    far_s: Floats
 
     def __len__(self) -> int:
         return len(self.key)
@@ -66,7 +71,7 @@ class Arrivals:
 
 _NO_INTS, _NO_FLOATS = np.empty(0, np.int64), np.empty(0)
 NO_ARRIVALS = Arrivals(
-    _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, *[_NO_FLOATS] * 4
+    _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, *[_NO_FLOATS] * 8
 )
 
 
@@ -99,17 +104,22 @@ def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrival
     advance[order[last]] = gap
     key = step_keys(member[chosen], rows.step[chosen])
     in_exchange = np.where(rows.after_ns[chosen] >= 0, advance, 0.0)
+    start_late_s, enqueue_late_s = (
+        each - peer_medians(codes, each) if len(codes) else each for each in (start_s, enqueue_s)
+    )
+    queue_s = start_s - enqueue_s
     arrivals = Arrivals(
         key,
         gap[codes],
         advance,
-        start_s - peer_medians(codes, start_s) if len(codes) else start_s,
-        enqueue_s - peer_medians(codes, enqueue_s) if len(codes) else enqueue_s,
+        start_late_s,
+        enqueue_late_s,
         chosen.astype(np.int64),
-        start_s - enqueue_s,
+        queue_s,
         np.ones(len(chosen)),
         in_exchange,
         np.where(_follows_exchange(rows, chosen, key), in_exchange, 0.0),
+        *(queue_s, enqueue_late_s, queue_s, enqueue_late_s),
     )
     return arrivals.take(counts[codes] > 1) if len(codes) else arrivals
 
@@ -167,10 +177,12 @@ class ClosedCollectives:
         key = step_keys(member[chosen], rows.step[chosen])
         gone, queue_s = np.full(len(key), -1, np.int64), start_s - enqueue_s
         in_exchange = np.where(rows.after_ns[chosen] >= 0, advance, 0.0)
+        late_s = enqueue_s - enqueue
         late = Arrivals(
-            key, advance, advance, start_s - start, enqueue_s - enqueue, gone, queue_s,
+            key, advance, advance, start_s - start, late_s, gone, queue_s,
             np.ones(len(key)), in_exchange,
             np.where(_follows_exchange(rows, chosen, key), in_exchange, 0.0),
+            queue_s, late_s, queue_s, late_s,
         )  # fmt: skip
         return late, is_late
 
@@ -219,7 +231,8 @@ def _medians(codes: Groups, values: Floats, size: int) -> Floats:
 class StepLateness(NamedTuple):
     """What is known of steps: advance, start and enqueue lateness, and time in the queue.
 
-    `hidden_s` is what the member added at exchanges without its own time showing it.
+    `hidden_s` is what the member added at exchanges without its own time showing it. `near_s` and
+    `far_s` are its enqueue lateness where its host is least and most ahead.
     """
 
     advance_s: Floats
@@ -227,6 +240,8 @@ class StepLateness(NamedTuple):
     enqueue_late_s: Floats
     queue_s: Floats
     hidden_s: Floats
+    near_s: Floats
+    far_s: Floats
 
 
 class StepAdvances:
@@ -273,7 +288,7 @@ class StepAdvances:
         """Return the means over the steps of points; NaN where nothing is known."""
         if not len(self._found.key):
             unknown = np.full(len(step), np.nan)
-            return StepLateness(unknown, unknown, unknown, unknown, unknown)
+            return StepLateness(*[unknown] * len(StepLateness._fields))
         first = step_keys(member, step)
         low, high = (np.searchsorted(self._found.key, each) for each in (first, first + count))
         found = np.where(step >= 0, high - low, 0)
@@ -295,6 +310,8 @@ class StepAdvances:
             mean(self._found.enqueue_late_s, steps),
             mean(self._found.queue_s, places),
             mean(self._found.hidden_s, steps),
+            mean(self._found.near_s, steps),
+            mean(self._found.far_s, steps),
         )
 
 
@@ -357,5 +374,26 @@ def _by_step(arrivals: Arrivals, found_s: Floats) -> tuple[Arrivals, Floats]:
         name: np.add.reduceat(getattr(ordered, name), starts)
         for name in ("queue_s", "places", "exchange_s", "hidden_s")
     }
-    joined = replace(most, advance_s=advance, **sums)
+    near = _extremes(ordered.near_queue_s, ordered.near_s, starts)
+    far = _extremes(-ordered.far_queue_s, ordered.far_s, starts)
+    joined = replace(
+        most,
+        advance_s=advance,
+        near_queue_s=near[0],
+        near_s=near[1],
+        far_queue_s=-far[0],
+        far_s=far[1],
+        **sums,
+    )
     return joined, np.maximum.reduceat(found_s[order], starts)
+
+
+def _extremes(queue_s: Floats, late_s: Floats, starts: Groups) -> tuple[Floats, Floats]:
+    """Return the least queue of each group of rows, and the mean lateness of the rows that have it.
+
+    `starts` are the first rows of the groups.
+    """
+    least = np.minimum.reduceat(queue_s, starts)
+    is_least = queue_s == np.repeat(least, np.diff(starts, append=len(queue_s)))
+    total = np.add.reduceat(np.where(is_least, late_s, 0.0), starts)
+    return least, np.asarray(total / np.add.reduceat(is_least.astype(np.float64), starts))

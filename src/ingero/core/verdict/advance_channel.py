@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index
+from ingero.core.scale import autocorrelation, qn, thinned
 from ingero.core.verdict.fast_channel import CAP
 from ingero.core.verdict.own_times import SampleBatch
 from ingero.core.verdict.policy import (
@@ -20,7 +21,6 @@ from ingero.core.verdict.policy import (
     drift_allowance,
     samples_between_alarms,
 )
-from ingero.core.verdict.scale import autocorrelation, qn, thinned
 from ingero.core.verdict.table import (
     ADVANCE,
     FRAMES,
@@ -39,6 +39,7 @@ FAR = 3.0  # scales: a larger advance is not learned as usual
 WIDER = 1.5  # the scale of a member is at most this many times the cohort's
 MAX_SHIFT = 0.01  # of a step
 QUEUE_STEPS = 50  # steps sent whole, over which the time in the queue is averaged
+FEW_STEPS, OUTLIER = 10, 4.0  # after so many, one step moves what is usual by so many noises
 EXPLAINED = 0.3  # of the advance: own time must have grown by this part of it
 
 
@@ -51,21 +52,45 @@ def keep_advances(rows: MemberRows, cohorts: CohortRows, batch: SampleBatch) -> 
     rows.advance_sum[members] += batch.advance_s[known] / batch.span_s[known]
     rows.advance_count[members] += 1
     place = rows.late_frames[members] % FRAMES
-    rows.start_late_s[members, place] = batch.start_late_s[known]
-    rows.enqueue_late_s[members, place] = batch.enqueue_late_s[known]
+    late = (batch.start_late_s, batch.enqueue_late_s, batch.near_late_s, batch.far_late_s)
+    kept = (rows.start_late_s, rows.enqueue_late_s, rows.near_late_s, rows.far_late_s)
+    for column, values in zip(kept, late, strict=True):
+        column[members, place] = values[known]
     rows.queue_s[members, place] = batch.queue_s[known]
     rows.late_frames[members] += 1
+    _follow_usual(rows, cohorts, members, np.stack([each[known] for each in late]).T)
     _follow_queue(rows, cohorts, members, batch.queue_s[known])
+
+
+def _is_usual(rows: MemberRows, cohorts: CohortRows, members: Index) -> NDArray[np.bool_]:
+    """Tell which members are healthy while nobody in their jobs seems to be slow."""
+    calm = (rows.state[members] == HEALTHY) & ~(
+        rows.advance_cusum[members] > CALM * rows.advance_limit[members]
+    )
+    calm &= ~(rows.cusum[members] > CALM * rows.limit[members])
+    return np.asarray(calm & (cohorts.step_cusum[rows.cohort[members]] == 0.0), bool)
+
+
+def _follow_usual(
+    rows: MemberRows, cohorts: CohortRows, members: Index, late_s: NDArray[np.float64]
+) -> None:
+    """Learn how late members usually are: hosts differ. `late_s` is [member, kind of lateness]."""
+    calm = _is_usual(rows, cohorts, members) & np.isfinite(late_s).all(axis=1)
+    chosen, late_s = members[calm], late_s[calm]
+    before = rows.usual_late_s[chosen]
+    smooth = (1 / np.clip(rows.late_frames[chosen], 1, QUEUE_STEPS))[:, None]
+    noise = rows.late_noise_s[chosen]
+    away = np.nan_to_num(late_s - before)
+    # A hiccup of a host says nothing about what is usual.
+    away = np.where(rows.late_frames[chosen][:, None] > FEW_STEPS,
+                    np.clip(away, -OUTLIER * noise, OUTLIER * noise), away)  # fmt: skip
+    rows.usual_late_s[chosen] = np.where(np.isnan(before), late_s, before + smooth * away)
+    rows.late_noise_s[chosen] += smooth * (np.abs(away) - noise)
 
 
 def _follow_queue(rows: MemberRows, cohorts: CohortRows, members: Index, queue_s: Column) -> None:
     """Learn how long collectives wait for the GPU while nobody seems to be slow."""
-    cohort = rows.cohort[members]
-    calm = (rows.state[members] == HEALTHY) & ~(
-        rows.advance_cusum[members] > CALM * rows.advance_limit[members]
-    )
-    calm &= ~(rows.cusum[members] > CALM * rows.limit[members]) & np.isfinite(queue_s)
-    calm &= cohorts.step_cusum[cohort] == 0.0
+    calm = _is_usual(rows, cohorts, members) & np.isfinite(queue_s)
     chosen, before = members[calm], rows.baseline_queue_s[members[calm]]
     smooth = 1 / np.clip(rows.late_frames[chosen], 1, QUEUE_STEPS)
     away = np.nan_to_num(queue_s[calm] - before)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.robust import MAD_TO_SIGMA, Column, Index
+from ingero.core.scale import autocorrelation, qn, thinned
 from ingero.core.verdict.policy import (
     BIAS_CAP,
     CLIP,
@@ -18,7 +19,6 @@ from ingero.core.verdict.policy import (
     drift_allowance,
     samples_between_alarms,
 )
-from ingero.core.verdict.scale import autocorrelation, qn, thinned
 from ingero.core.verdict.table import HEALTHY, HISTORY, RECENT_HISTORY, CohortRows, MemberRows
 
 YOUNG = 1800  # samples in which restless first minutes are learned again

@@ -57,10 +57,14 @@ class Episodes:
         return changed
 
     def _mark_restless(self) -> None:
-        """Mark the cohorts of jobs that have an open episode or event: their steps are not calm."""
+        """Mark the cohorts of jobs that have an open episode or event: their steps are not calm.
+
+        Those of a member that recovers are calm again.
+        """
         rows, cohorts = self._registry.rows, self._registry.cohorts
         job = cohorts.job[: cohorts.size]
-        jobs = [*rows.job[[*self.open, *self._unsaid]].tolist(), *self.events.slow_jobs()]
+        slow = [each for each in (*self.open, *self._unsaid) if rows.state[each] != RECOVERING]
+        jobs = [*rows.job[slow].tolist(), *self.events.slow_jobs()]
         cohorts.is_restless[: cohorts.size] = np.isin(job, jobs) if jobs else False
 
     def _end_abandoned(self) -> list[Verdict]:
@@ -92,13 +96,13 @@ class Episodes:
         changed = []
         for index in members:
             state = int(self._registry.rows.state[index])
-            self.events.note(index, state, now_s)
             if state == HEALTHY:
                 reason = "no data any more" if gone[index] else "back among its peers"
                 if index in self.open:
                     changed.append(self._resolve(index, reason))
                 self._forget(index)
             elif state == RECOVERING:
+                self.events.note_end(index, now_s)
                 changed += self._recover(index)
             else:
                 changed += self._suspect(index, state, now_s)
@@ -117,12 +121,15 @@ class Episodes:
         """Open or update an episode, unless an event of the job explains it."""
         if index not in self._calm:
             self._find_calm(index)
+        verdict = self._describe(index)
+        # One that costs nothing neither hands slowness on nor takes it over.
+        if state == STRAGGLER and verdict.state is not VerdictState.LATE:
+            self.events.note_slow(index, now_s)
         if state == STRAGGLER and self.events.explains(index, now_s):
             self._unsaid.add(index)
             if index not in self.open:
                 return []
             return [self._resolve_as_explained(index)]
-        verdict = self._describe(index)
         if state == SUSPECT:
             verdict = msgspec.structs.replace(verdict, state=VerdictState.SUSPECT)
         else:

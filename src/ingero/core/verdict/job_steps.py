@@ -5,12 +5,12 @@ last samples of about a second. Samples taken while a member of the job is suspe
 fleet event, are marked: they say nothing about calm steps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ingero.core.robust import MAD_TO_SIGMA, Column, Index
-from ingero.core.verdict.scale import autocorrelation
+from ingero.core.scale import autocorrelation
 from ingero.core.verdict.table import ADVANCE, FRAMES, STALL, STEP_SAMPLES, CohortRows, MemberRows
 
 MIN_CALM = 20  # samples of calm steps without which the loss is only known to be at most something
@@ -18,6 +18,10 @@ BLOCK = 5  # samples: a median of so many is nearly normal, and its neighbours n
 MAX_CORRELATION = 0.9  # of neighbouring blocks
 EXPLAINED = 0.5  # of the variance of steps: own times that explain less do not correct anything
 FLOOR = 0.001  # of a step: the length of no step is known better
+# Calm steps next to an episode say more than old ones where the pace of a job wanders. Windows that
+# are tried, the samples that each foretells, and how much better a shorter one must foretell them.
+WINDOWS, FORETOLD, BETTER = (80, 40, 20), 10, 0.8
+QUICK = 0.25  # quantile of the steps of a sample: a step without a stall
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class CalmSteps:
 
     `noise` is the standard deviation of the median of a BLOCK, `inflation` how much wider the mean
     of blocks spreads because neighbours resemble each other, and `error` the standard error of
-    `log_s`.
+    `log_s`. `quick_s` are the quick ones of each sample: where stalls come now and then, such steps
+    go on between them.
     """
 
     log_s: float
@@ -35,6 +40,7 @@ class CalmSteps:
     inflation: float
     error: float
     explained: "Explained | None"
+    quick_s: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +85,24 @@ def close_steps(cohorts: CohortRows, complete: Index) -> tuple[Index, Index]:
         return chosen, chosen
     count, at = cohorts.step_count[chosen], cohorts.step_samples[chosen] % STEP_SAMPLES
     cohorts.step_log[chosen, at] = np.log(cohorts.step_sum_s[chosen] / count)
+    cohorts.step_quick[chosen, at] = _quick_log(cohorts, chosen, count)
     cohorts.step_level[chosen, at] = cohorts.step_level_sum[chosen] / count
     cohorts.step_is_calm[chosen, at] = ~cohorts.is_restless[chosen]
     cohorts.step_samples[chosen] += 1
     for column in (cohorts.step_sum_s, cohorts.step_level_sum, cohorts.step_count):
         column[chosen] = 0.0
     return chosen, at
+
+
+def _quick_log(cohorts: CohortRows, chosen: Index, count: Column) -> Column:
+    """Return log seconds of the quick ones among the last `count` steps of cohorts."""
+    ages = np.arange(FRAMES)
+    places = (cohorts.frames[chosen][:, None] - ages) % FRAMES
+    spans_s = cohorts.span_s[chosen[:, None], places]
+    spans_s = np.sort(np.where(ages < count[:, None], spans_s, np.nan), axis=1)  # NaN come last
+    known = np.maximum(np.isfinite(spans_s).sum(axis=1), 1)
+    at = (QUICK * (known - 1)).astype(np.intp)
+    return np.asarray(np.log(spans_s[np.arange(len(chosen)), at]), np.float64)
 
 
 def rose_at(rows: MemberRows, index: int) -> int:
@@ -100,18 +118,21 @@ def mark_restless(cohorts: CohortRows, cohort: int, samples: int) -> None:
         cohorts.step_is_calm[each, (cohorts.step_samples[each] - 1 - places) % STEP_SAMPLES] = 0.0
 
 
-def recent_steps(cohorts: CohortRows, cohort: int, since: int, most: int) -> tuple[Column, Column]:
-    """Return the samples taken since one, oldest first: log seconds of steps, and own times.
+def recent_steps(
+    cohorts: CohortRows, cohort: int, since: int, most: int
+) -> tuple[Column, Column, Column]:
+    """Return the samples taken since one, oldest first, at most `most`, the latest ones.
 
-    These are at most `most`, the latest ones.
+    They are log seconds of steps, log own times, and log seconds of the quick steps.
     """
     count = int(cohorts.step_samples[cohort])
     wanted = min(count - since, most, STEP_SAMPLES, count)
     places = np.arange(count - max(wanted, 0), count) % STEP_SAMPLES
-    return (
-        cohorts.step_log[cohort, places].astype(np.float64),
-        cohorts.step_level[cohort, places].astype(np.float64),
+    log_s, level, quick = (
+        column[cohort, places].astype(np.float64)
+        for column in (cohorts.step_log, cohorts.step_level, cohorts.step_quick)
     )
+    return log_s, level, quick
 
 
 def find_calm(cohorts: CohortRows, cohort: int, before: int) -> CalmSteps | None:
@@ -123,7 +144,9 @@ def find_calm(cohorts: CohortRows, cohort: int, before: int) -> CalmSteps | None
         return None
     log_s = cohorts.step_log[cohort, kept].astype(np.float64)
     level = cohorts.step_level[cohort, kept].astype(np.float64)
-    return _describe(log_s, _explain(log_s, level))
+    calm = _describe(log_s, _explain(log_s, level))
+    quick = cohorts.step_quick[cohort, kept].astype(np.float64)
+    return replace(calm, quick_s=float(np.exp(np.median(quick))))
 
 
 def _describe(log_s: Column, explained: Explained | None) -> CalmSteps:
@@ -131,9 +154,36 @@ def _describe(log_s: Column, explained: Explained | None) -> CalmSteps:
     noise = max(float(blocks.std(ddof=1)), FLOOR)
     related = float(np.clip(autocorrelation(blocks[None, :])[0], 0.0, MAX_CORRELATION))
     inflation = float(np.sqrt((1 + related) / (1 - related)))
-    mean_s = float(np.exp(np.minimum(log_s, np.quantile(log_s, 0.98))).mean())
+    near, wrong = _nearest(log_s)
+    mean_s = float(np.exp(np.minimum(near, np.quantile(near, 0.98))).mean())
     error = float(noise * inflation / np.sqrt(len(blocks)))
-    return CalmSteps(float(np.median(log_s)), mean_s, noise, inflation, error, explained)
+    # What was foretold wrong is the error of the middle and that of the few samples foretold.
+    of_few = noise * inflation / np.sqrt(FORETOLD / BLOCK)
+    error = max(error, float(np.sqrt(max(wrong**2 - of_few**2, 0.0))))
+    return CalmSteps(float(np.median(near)), mean_s, noise, inflation, error, explained)
+
+
+def _nearest(log_s: Column) -> tuple[Column, float]:
+    """Return the latest samples that foretell the next ones best, and how wrong they are.
+
+    Each window is tried on the past; all samples are kept unless a shorter one is clearly better.
+    """
+    ends = np.arange(2 * MIN_CALM, len(log_s) - FORETOLD + 1, BLOCK)
+    if len(ends) < 4:
+        return log_s, 0.0
+    follows = np.array([np.median(log_s[end : end + FORETOLD]) for end in ends])
+    best, least = len(log_s), _wrong(log_s, ends, follows, len(log_s))
+    for window in WINDOWS:
+        wrong = _wrong(log_s, ends, follows, window)
+        if wrong < BETTER * least:
+            best, least = window, wrong
+    return log_s[-best:], least
+
+
+def _wrong(log_s: Column, ends: Index, follows: Column, window: int) -> float:
+    """Return by how much the middle of so many samples before each end misses what follows."""
+    middles = [np.median(log_s[max(end - window, 0) : end]) for end in ends.tolist()]
+    return float(np.sqrt(np.mean((np.array(middles) - follows) ** 2)))
 
 
 def _explain(log_s: Column, level: Column) -> Explained | None:

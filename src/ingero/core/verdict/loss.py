@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingero.core.cost import loss_per_hour
-from ingero.core.robust import Index
+from ingero.core.robust import Column, Index
 from ingero.core.verdict.job_steps import BLOCK, CalmSteps, recent_steps, rose_at
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
@@ -24,6 +24,8 @@ WINDOW = 60  # samples of slow steps that are compared: the latest minute
 LEAST_ALARM = 2 * MIN_LOSS  # where steps do not decide, less than this at most is listed as late
 # What was said of a member stays until the change is this many times as clear: it does not flap.
 STAY = 2.0
+OTHER_PACE = 0.015  # of a step: jobs run so much faster or slower between stalls than without any
+AWAY = 2.0  # errors: steps between stalls that are further from calm ones have stalls themselves
 HIDDEN = 0.001  # of a step: a slower GPU model makes the job wait for longer anyway
 
 
@@ -113,23 +115,49 @@ def change_of_step(registry: MemberRegistry, index: int, calm: CalmSteps) -> Cha
     is_stall = rows.channel[index] == STALL
     since = slow_since(cohorts, int(rows.cohort[index]), rose_at(rows, index))
     most = STEP_SAMPLES if is_stall else WINDOW
-    log_s, level = recent_steps(cohorts, int(rows.cohort[index]), since, most)
+    log_s, level, quick = recent_steps(cohorts, int(rows.cohort[index]), since, most)
     if not len(log_s):
         return None
-    slow_s = float(np.exp(log_s).mean()) if is_stall else math.exp(float(np.median(log_s)))
     before, expected = calm, 0.0
     why = calm.explained
     if why is not None:
         moved = float(np.median(level)) - why.level
         if abs(moved) <= REACTION * why.spread:
             before, expected = why.rest, why.slope * moved
-    usual_s = before.mean_s if is_stall else math.exp(before.log_s)
-    calm_s = usual_s * math.exp(expected)
     spread = before.noise * before.inflation / math.sqrt(max(len(log_s) / BLOCK, 1.0))
-    if is_stall and len(log_s) > BLOCK:  # stalls themselves make the mean uncertain
-        blocks = np.exp(log_s[len(log_s) % BLOCK :]).reshape(-1, BLOCK).mean(axis=1)
-        if len(blocks) > 2:
-            spread = max(spread, float(blocks.std(ddof=1)) / slow_s / math.sqrt(len(blocks)))
+    if is_stall:
+        slow_s, spread = float(np.exp(log_s).mean()), max(spread, _spread_of_stalls(log_s))
+        calm_s, error = _between_stalls(before, calm, expected, quick)
+    else:
+        slow_s, error = math.exp(float(np.median(log_s))), before.error
+        calm_s = math.exp(before.log_s + expected)
     share = 1 - calm_s / slow_s
-    error = calm_s / slow_s * math.hypot(before.error, spread)
-    return Change(share, error, calm_s, slow_s)
+    return Change(share, calm_s / slow_s * math.hypot(error, spread), calm_s, slow_s)
+
+
+def _spread_of_stalls(log_s: Column) -> float:
+    """Return the error of the mean of steps that stalls make, as a share; 0 for few steps."""
+    if len(log_s) <= BLOCK:
+        return 0.0
+    blocks = np.exp(log_s[len(log_s) % BLOCK :]).reshape(-1, BLOCK).mean(axis=1)
+    if len(blocks) <= 2:
+        return 0.0
+    return float(blocks.std(ddof=1) / np.exp(log_s).mean()) / math.sqrt(len(blocks))
+
+
+def _between_stalls(
+    before: CalmSteps, calm: CalmSteps, expected: float, quick: Column
+) -> tuple[float, float]:
+    """Return how long steps would be without stalls, and its relative error.
+
+    Steps between stalls show the pace of now, if the job does not run differently there; calm ones
+    show the pace of before. The mean of both counts, each weighted by how well it is known.
+    """
+    far = math.log(before.mean_s) + expected
+    near = float(np.median(quick)) + math.log(calm.mean_s / calm.quick_s)
+    error = math.hypot(OTHER_PACE, calm.noise * calm.inflation / math.sqrt(max(len(quick), 1)))
+    if not abs(near - far) <= REACTION * before.error + AWAY * error:  # or it is not known
+        return math.exp(far), before.error
+    weights = 1 / before.error**2, 1 / error**2
+    both = (weights[0] * far + weights[1] * near) / sum(weights)
+    return math.exp(both), max(1 / math.sqrt(sum(weights)), abs(near - far) / 4)

@@ -24,7 +24,8 @@ class SampleBatch:
     0 for a member that came last nowhere. `start_late_s` and `enqueue_late_s` say how much later
     than the median of its peers the member's GPU started, and its host enqueued, the collective at
     the place of the step that anybody was waited for most. `queue_s` is how long its collectives
-    waited from their enqueue to their start on the GPU, on average over the step.
+    waited from their enqueue to their start on the GPU, on average over the step. `near_late_s` and
+    `far_late_s` are its enqueue lateness where its host was least and most ahead of its GPU.
     """
 
     member: Index
@@ -37,6 +38,8 @@ class SampleBatch:
     start_late_s: Column
     enqueue_late_s: Column
     queue_s: Column
+    near_late_s: Column
+    far_late_s: Column
 
     def __len__(self) -> int:
         return len(self.member)
@@ -54,6 +57,8 @@ def make_batch(
     start_late_s: Column | None = None,
     enqueue_late_s: Column | None = None,
     queue_s: Column | None = None,
+    near_late_s: Column | None = None,
+    far_late_s: Column | None = None,
 ) -> SampleBatch:
     """Return a batch of what is known; own times that no step can have are dropped."""
     own = np.asarray(own_s, np.float64)
@@ -72,6 +77,8 @@ def make_batch(
                 start_late_s,
                 enqueue_late_s,
                 queue_s,
+                near_late_s,
+                far_late_s,
             )
         ),
     )

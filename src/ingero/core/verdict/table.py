@@ -98,6 +98,11 @@ class MemberRows(Rows):
     late_frames = integers()
     start_late_s = floats(_UNKNOWN, width=FRAMES)
     enqueue_late_s = floats(_UNKNOWN, width=FRAMES)
+    near_late_s = floats(_UNKNOWN, width=FRAMES)  # enqueue lateness where the host is least ahead
+    far_late_s = floats(_UNKNOWN, width=FRAMES)  # the same where it is most ahead
+    # The same while it was healthy: start, enqueue, near and far; and its mean distance from that.
+    usual_late_s = floats(_UNKNOWN, width=4)
+    late_noise_s = floats(width=4)
     queue_s = floats(_UNKNOWN, width=FRAMES)  # from enqueue to start of its collectives
     baseline_queue_s = floats(_UNKNOWN)  # the same while it was healthy
     queue_noise_s = floats()  # mean distance from it
@@ -178,6 +183,7 @@ class CohortRows(Rows):
 
     # steps, in samples of about a second: those of the last two minutes, and the one being made
     step_log = floats32(_UNKNOWN, width=STEP_SAMPLES)  # log seconds
+    step_quick = floats32(_UNKNOWN, width=STEP_SAMPLES)  # log seconds of the quick ones
     step_level = floats32(_UNKNOWN, width=STEP_SAMPLES)  # log own time, as in `level`
     step_is_calm = floats32(0.0, width=STEP_SAMPLES)  # 1, or 0 where somebody was suspected
     step_samples = integers()

@@ -10,26 +10,23 @@ import numpy as np
 from ingero.contract.collective import CollectiveSource
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.durations import readable_seconds
-from ingero.core.robust import Index
 from ingero.core.verdict.advance_channel import advance_effect
+from ingero.core.verdict.cause_class import class_of
 from ingero.core.verdict.fast_channel import margin_of_error
 from ingero.core.verdict.job_steps import CalmSteps
-from ingero.core.verdict.loss import MIN_LOSS, Loss, measure_loss
+from ingero.core.verdict.loss import Loss, measure_loss
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.stall_channel import do_steps_stall, is_now_and_then, stall_period
+from ingero.core.verdict.stall_channel import stall_period
 from ingero.core.verdict.table import (
     ADVANCE,
-    ALARM_FRAMES,
     CHRONIC,
     FEW,
-    FRAMES,
     STALL,
     STRAGGLER,
     SUSPECT,
     MemberRows,
 )
-from ingero.core.verdict.what_if import own_shown, recent_frames
 
 NEXT_STEP: Final = {
     CauseClass.COMPUTE: "check clocks, power cap, temperature, ECC of this GPU; "
@@ -44,12 +41,6 @@ NEXT_STEP: Final = {
     "distinguish compute from host",
 }
 LATE_NEXT_STEP: Final = "nothing: the job does not lose time by it"
-QUEUED_LONGER, QUEUE_NOISE = 0.5, 0.02  # of the loss, and of the usual time in the queue
-QUEUE_NOISES = 2.0  # mean distances from the usual time in the queue
-AHEAD_LOST = 0.5  # of the delay, or of all that the host was ahead by
-# Quantiles of what peers enqueue late by without starting late: what is excused, and what a delay
-# must exceed to say anything.
-HARMLESS, FAR_AHEAD = 0.75, 0.9
 MEASURED_BY: Final[dict[str, str]] = {
     CollectiveSource.EBPF: "host time between probes and waits for the GPU; "
     "the NCCL plugin would measure the GPU's own time",
@@ -93,7 +84,7 @@ def describe_member(
         node=member.node,
         rank=member.rank,
         job=member.job,
-        cause_class=_class_of(registry, index, peers, loss, before),
+        cause_class=class_of(registry, index, peers, loss, before),
         excess=round(excess, 4),
         error=round(error, 4),
         since=round(float(rows.since_s[index]), 3),
@@ -149,25 +140,6 @@ def _with_loss(verdict: Verdict, loss: Loss) -> Verdict:
     )
 
 
-def _class_of(
-    registry: MemberRegistry, index: int, peers: Index, loss: Loss, before: Verdict | None
-) -> CauseClass:
-    rows, cohorts = registry.rows, registry.cohorts
-    if before is not None and before.cause_class is not CauseClass.UNKNOWN:
-        return before.cause_class
-    queued = _class_by_queue(rows, index, loss)
-    if rows.channel[index] == STALL:
-        placed = (
-            None
-            if do_steps_stall(rows, cohorts, index)
-            else queued or _class_where_it_arises(rows, index, peers)
-        )
-        return placed or CauseClass.STALL
-    if rows.channel[index] != CHRONIC and is_now_and_then(rows, cohorts, index):
-        return CauseClass.STALL
-    return queued or cause_of(rows, index, peers)
-
-
 def _steps_said(loss: Loss) -> str:
     """Return the steps that the loss was measured on, as the beginning of the evidence."""
     if loss.calm_s is None or loss.slow_s is None:
@@ -180,78 +152,6 @@ def _steps_said(loss: Loss) -> str:
 
 def _join(*parts: str) -> str:
     return " ".join(part for part in parts if part)
-
-
-def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
-    """Return HOST when the host came too late, COMPUTE when the GPU did.
-
-    Without GPU timing the cause is UNKNOWN.
-    """
-    placed = _class_where_it_arises(rows, index, peers)
-    return _class_by_idle_time(rows, index, peers) if placed is None else placed
-
-
-def _class_where_it_arises(rows: MemberRows, index: int, peers: Index) -> CauseClass | None:
-    """Compare at the place of the step that the job waits at most; None without whole steps.
-
-    A host may enqueue late without any consequence: that much is excused, as far as peers show it.
-    Where more than all of the delay is nothing unusual, hosts are far ahead and the place tells
-    nothing.
-    """
-    count = int(rows.late_frames[index])
-    places = np.arange(max(count - FRAMES, 0), count) % FRAMES
-    start, enqueue = rows.start_late_s[index, places], rows.enqueue_late_s[index, places]
-    known = np.isfinite(start) & np.isfinite(enqueue)
-    if known.sum() < ALARM_FRAMES:
-        return None
-    late = known & (start >= np.median(start[known]))  # the steps in which it was waited for
-    theirs = rows.enqueue_late_s[peers]
-    # A peer that started early, because it waits for this one, did not enqueue late by that.
-    harmless = np.maximum(np.fmin(theirs, theirs - rows.start_late_s[peers]), 0.0)
-    excused, usual = (
-        np.nanquantile(harmless, (HARMLESS, FAR_AHEAD)).tolist()
-        if np.isfinite(harmless).any()
-        else (0.0, 0.0)
-    )
-    start_s, enqueue_s = float(np.mean(start[late])), float(np.mean(enqueue[late]))
-    if usual > start_s and enqueue_s >= 0.5 * start_s:
-        return None
-    return CauseClass.HOST if enqueue_s - excused >= 0.5 * start_s else CauseClass.COMPUTE
-
-
-def _class_by_queue(rows: MemberRows, index: int, loss: Loss) -> CauseClass | None:
-    """Compare how long the member's collectives wait for its GPU with how long they did.
-
-    A GPU that is slower falls further behind its host: they wait longer. A host that comes late
-    eats up what it was ahead by: they wait for less. Between the two, None.
-    """
-    usual_s, count = float(rows.baseline_queue_s[index]), int(rows.late_frames[index])
-    places = np.arange(max(count - FRAMES // 4, 0), count) % FRAMES
-    queue_s = rows.queue_s[index, places]
-    queue_s = queue_s[np.isfinite(queue_s)]
-    if len(queue_s) < ALARM_FRAMES or not usual_s > 0 or loss.slow_s is None:
-        return None
-    change_s = float(np.mean(queue_s)) - usual_s
-    if abs(change_s) < QUEUE_NOISES * rows.queue_noise_s[index]:
-        return None  # hosts that run several steps ahead wait for their GPUs now and then
-    if change_s > max(QUEUED_LONGER * loss.share, QUEUE_NOISE) * usual_s:
-        return CauseClass.COMPUTE
-    lost_s = max(loss.share, MIN_LOSS) * loss.slow_s
-    return CauseClass.HOST if -change_s > AHEAD_LOST * min(usual_s, lost_s) else None
-
-
-def _class_by_idle_time(rows: MemberRows, index: int, peers: Index) -> CauseClass:
-    """Return HOST when the GPU was idle during most of the excess of own time."""
-    window = recent_frames(rows, index)
-    idle = rows.idle_s[np.append(peers, index)][:, window]
-    own = own_shown(rows, index, peers, window)
-    if np.isnan(idle[-1]).all() or np.isnan(idle[:-1]).all():
-        return CauseClass.UNKNOWN
-    idle_excess = float(
-        np.nanmean(idle[-1]) - np.nanmedian(idle[:-1]) - np.nan_to_num(rows.baseline_idle_s[index])
-    )
-    own_excess = float(np.nanmean(own[-1]) - np.nanmedian(own[:-1]))
-    return CauseClass.HOST if idle_excess > 0.5 * own_excess else CauseClass.COMPUTE
 
 
 def short_hash(parts: tuple[str, ...]) -> str:

@@ -21,7 +21,7 @@ from ingero.core.verdict.events.structural import Finding, Recurrences, find_str
 from ingero.core.verdict.fast_channel import margin_of_error, recent_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.table import FAST, FEW, RECOVERING, STRAGGLER
+from ingero.core.verdict.table import FAST, FEW
 
 ADOPT_S = 300.0  # a level that a whole cohort keeps this long becomes its baseline
 
@@ -64,23 +64,25 @@ class JobEvents:
             self._again.period_of(index) is not None
         )
 
-    def note(self, index: int, state: int, now_s: float) -> None:
-        """Note that a member became slow, or is not slow any more."""
+    def note_slow(self, index: int, now_s: float) -> None:
+        """Note that a member became slow and costs time."""
         rows = self._registry.rows
-        job = int(rows.job[index])
-        if state == STRAGGLER and rows.channel[index] == FAST:
-            cohort = rows.cohort[index]
-            since = self._registry.cohorts.frames[cohort] - rows.rose_frame[index]
-            step_s = self._registry.cohorts.sample_s[cohort] / max(
-                int(self._registry.cohorts.frames_per_sample[cohort]), 1
-            )
-            for each in self._moves.going_on(job):  # its state follows later
-                if recent_effect(rows, np.array([each]))[0] < self._policy.gate:
-                    self._moves.end(job, each, now_s)
-            self._moves.begin(job, index, now_s - float(since * step_s))
-            self._again.begin(index, int(rows.last_step[index]))
-        elif state == RECOVERING:
-            self._moves.end(job, index, now_s)
+        if rows.channel[index] != FAST:
+            return
+        job, cohort = int(rows.job[index]), rows.cohort[index]
+        since = self._registry.cohorts.frames[cohort] - rows.rose_frame[index]
+        step_s = self._registry.cohorts.sample_s[cohort] / max(
+            int(self._registry.cohorts.frames_per_sample[cohort]), 1
+        )
+        for each in self._moves.going_on(job):  # its state follows later
+            if recent_effect(rows, np.array([each]))[0] < self._policy.gate:
+                self._moves.end(job, each, now_s)
+        self._moves.begin(job, index, now_s - float(since * step_s))
+        self._again.begin(index, int(rows.last_step[index]))
+
+    def note_end(self, index: int, now_s: float) -> None:
+        """Note that a member is not slow any more."""
+        self._moves.end(int(self._registry.rows.job[index]), index, now_s)
 
     def advance(
         self, judged: Mask, effect: Column, reporting: Column, now_s: float

@@ -1,0 +1,100 @@
+"""Jobs whose pace wanders: which calm steps count, and what stalls cost between them."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.core.verdict.test_job_steps import cohort_table
+from tests.core.verdict.test_verdict_words import CALM, POLICY, world
+
+from ingero.core.verdict.episodes import Episodes
+from ingero.core.verdict.job_steps import close_steps, find_calm, follow_steps
+from ingero.core.verdict.loss import change_of_step
+from ingero.core.verdict.table import FAST, FRAMES, RECOVERING, STALL, STRAGGLER, CohortRows
+
+DICE = np.random.default_rng(13)
+
+
+def calm_samples(log_s: np.ndarray) -> CohortRows:
+    cohorts = cohort_table()
+    count = len(log_s)
+    cohorts.step_log[1, :count], cohorts.step_is_calm[1, :count] = log_s, 1.0
+    cohorts.step_level[1, :count] = np.nan
+    cohorts.step_samples[1] = count
+    return cohorts
+
+
+def test_calm_steps_next_to_an_episode_count_where_the_pace_changed() -> None:
+    pace = np.repeat([0.0, 0.05], 50) + DICE.normal(0, 0.003, 100)
+    found = find_calm(calm_samples(pace), 1, 100)
+    assert found is not None and found.log_s == pytest.approx(0.05, abs=0.003)
+    assert found.mean_s == pytest.approx(math.exp(0.05), rel=0.003)
+
+
+def test_all_calm_steps_count_where_the_pace_is_steady() -> None:
+    pace = DICE.normal(0, 0.01, 120)
+    found = find_calm(calm_samples(pace), 1, 120)
+    assert found is not None and found.log_s == pytest.approx(np.median(pace))
+    assert found.error < 0.005
+
+
+def test_the_error_covers_a_pace_that_wanders() -> None:
+    """Twenty walks: what comes next is within two errors in at least 17 of them."""
+    covered = 0
+    for _ in range(20):
+        walk = np.cumsum(DICE.normal(0, 0.005, 140)) + DICE.normal(0, 0.005, 140)
+        found = find_calm(calm_samples(walk[:120]), 1, 120)
+        assert found is not None
+        spread = found.noise * found.inflation / math.sqrt(2)
+        covered += abs(np.median(walk[120:130]) - found.log_s) <= 2 * math.hypot(
+            found.error, spread
+        )
+    assert covered >= 17
+
+
+def test_quick_steps_are_those_without_a_stall() -> None:
+    cohorts, only = cohort_table(), np.array([1])
+    for number in range(20):
+        span = np.array([2.5 if number % 10 == 3 else 1.0])
+        cohorts.frames[1] += 1
+        follow_steps(cohorts, only, np.array([0]), span, np.zeros(1))
+        if number % 10 == 9:
+            close_steps(cohorts, only)
+    assert np.exp(cohorts.step_log[1, :2]) == pytest.approx([1.15, 1.15], rel=1e-5)
+    assert cohorts.step_quick[1, :2].tolist() == [0.0, 0.0]
+    assert FRAMES > 20  # the second sample does not see the first one
+
+
+@pytest.mark.parametrize(
+    ("pace", "error", "loss"),
+    [
+        (1.0, 0.03, 0.1 / 1.1),  # as before
+        (1.05, 0.03, 0.115 / 1.155),  # slower by itself: four fifths of that are not lost
+        (1.05, 0.001, 0.155 / 1.155),  # a steady job: it is slower because of the stalls
+        (1.3, 0.03, 0.43 / 1.43),  # stalls everywhere: nothing lies between them
+    ],
+)
+def test_stalls_cost_what_they_add_to_the_steps_between_them(
+    pace: float, error: float, loss: float
+) -> None:
+    registry = world()
+    registry.rows.channel[0] = STALL
+    cohorts = registry.cohorts
+    cohorts.step_log[1, :30], cohorts.step_quick[1, :30] = math.log(1.1 * pace), math.log(pace)
+    cohorts.step_level[1, :30], cohorts.step_samples[1] = 0.0, 30
+    change = change_of_step(registry, 0, replace(CALM, error=error, quick_s=1.0))
+    assert change is not None and change.share == pytest.approx(loss, abs=0.012)
+    assert change.slow_s == pytest.approx(1.1 * pace)
+
+
+@pytest.mark.parametrize(("state", "is_calm"), [(STRAGGLER, False), (RECOVERING, True)])
+def test_steps_are_calm_again_once_a_member_recovers(state: int, is_calm: bool) -> None:
+    registry = world()
+    rows = registry.rows
+    rows.state[0], rows.channel[0] = STRAGGLER, FAST
+    episodes = Episodes(registry, POLICY)
+    episodes._suspect(0, STRAGGLER, 200.0)
+    rows.state[0] = state
+    episodes._mark_restless()
+    assert (not registry.cohorts.is_restless[rows.cohort[0]]) == is_calm
