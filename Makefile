@@ -147,8 +147,8 @@ e2e-slurm: $(READY) peers-slurm ## run a real Slurm cluster of three nodes on lo
 	INGERO_TEST_SLURM=1 $(BIN)/pytest tests/e2e/test_slurm.py
 
 .PHONY: test-compat
-test-compat: $(READY) ## try agents, Fleet, Echo and commands against the version of the commit in tests/compat/BASE (takes minutes)
-	INGERO_TEST_COMPAT=1 nice $(BIN)/pytest tests/compat
+test-compat: $(READY) ## try agents, Fleet, Echo and commands against the version of the commit in tests/compat/BASE (BASE=another commit; takes minutes)
+	INGERO_TEST_COMPAT=1 BASE=$(BASE) nice $(BIN)/pytest tests/compat
 
 .PHONY: test-aarch64
 test-aarch64: $(READY) ## run tests/contract and tests/core from the wheel for aarch64 under qemu, with pages of 4 and 64 KiB (TESTS=, PAGES=; takes an hour)

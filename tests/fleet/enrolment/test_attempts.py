@@ -162,6 +162,21 @@ async def test_a_node_pushes_as_itself_until_it_is_revoked(folder: Path) -> None
         assert await push(service, "gpu-1", token) == 401
 
 
+async def test_a_node_that_joined_one_replica_is_known_and_refused_by_all(folder: Path) -> None:
+    add_secret(folder, SECRET, nodes=1)
+    async with fleet(folder) as one, fleet(folder) as other:
+        _, body = await join(one, asked("gpu-1"))
+        token = msgspec.json.decode(body, type=EnrolReply).token
+        other.tick(time.monotonic())
+        assert await push(other, "gpu-1", token) == 200
+        one.enrolment.file.change(  # type: ignore[union-attr]  # as a command does
+            lambda now: revoked(now, "gpu-1", time.time())
+        )
+        for replica in (one, other):
+            replica.tick(time.monotonic())
+            assert await push(replica, "gpu-1", token) == 401
+
+
 async def get_status(url: str, token: str) -> int:
     import aiohttp
 
