@@ -151,9 +151,9 @@ test-compat: $(READY) ## try agents, Fleet, Echo and commands against the versio
 	INGERO_TEST_COMPAT=1 BASE=$(BASE) nice $(BIN)/pytest tests/compat
 
 .PHONY: test-aarch64
-test-aarch64: $(READY) ## run tests/contract and tests/core from the wheel for aarch64 under qemu, with pages of 4 and 64 KiB (TESTS=, PAGES=; takes an hour)
+test-aarch64: $(READY) ## run tests/contract and tests/core from the wheel for aarch64 under qemu, with pages of 4 and 64 KiB (TESTS=, PAGES=, CASES=first for one case of each test; takes an hour)
 	bench/peers/aarch64.sh
-	nice $(BIN)/python -m release.aarch64 $(if $(PAGES),--pages $(PAGES)) $(TESTS)
+	nice $(BIN)/python -m release.aarch64 $(if $(PAGES),--pages $(PAGES)) $(if $(filter first,$(CASES)),--first-cases) $(TESTS)
 
 .PHONY: wheelhouse
 wheelhouse: ## collect wheels and a slim NCCL for GPU tests on a machine without network

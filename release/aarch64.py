@@ -22,6 +22,7 @@ FOLDERS = ("tests/contract", "tests/core")
 TEST_PACKAGES = ("hypothesis", "perfetto", "pytest", "pytest-asyncio", "pytest-timeout", "trustme")
 # Few examples of each property, and no limit on time: all that runs here is the emulator.
 PYTEST = ("-m", "pytest", "-rs", "-o", "timeout=0", "--hypothesis-profile=emulated")
+FIRST_CASES = ("-p", "tests.support.first_cases")
 CHECK = (
     "import mmap, platform; from ingero.compiled import describe_parts, missing_parts; "
     "print(f'{platform.machine()}, pages of {mmap.PAGESIZE} bytes, {describe_parts()}'); "
@@ -53,8 +54,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pages", type=int, choices=PAGE_SIZES, help="one size only")
     parser.add_argument("--wheel", type=Path, help="wheel to test; built if omitted")
+    parser.add_argument(
+        "--first-cases", action="store_true", help="of a test with parameters, the first case only"
+    )
     parser.add_argument("tests", nargs="*", default=list(FOLDERS))
     arguments, options = parser.parse_known_args()
+    options += FIRST_CASES if arguments.first_cases else ()
     with tempfile.TemporaryDirectory() as work:
         wheel = arguments.wheel or wheels.build_wheel(Path(work), "aarch64")
         packages = Path(work) / "packages"

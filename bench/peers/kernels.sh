@@ -11,7 +11,8 @@ if [ ${#missing[@]} -gt 0 ]; then
   command -v apt-get >/dev/null || { echo "this is no Debian: install ${missing[*]} yourself" >&2; exit 1; }
   [ "$(id -u)" = 0 ] || { echo "only root can install ${missing[*]}" >&2; exit 1; }
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq && RUNLEVEL=1 apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+  apt-get update -qq  # on a line of its own, so that a failure ends the script
+  RUNLEVEL=1 apt-get install -o DPkg::Lock::Timeout=200 -qq -y --no-install-recommends "${missing[@]}" >/dev/null
 fi
 for machine in amd64 arm64; do
   [ -s "$cache/kernels/$machine" ] && continue

@@ -20,7 +20,7 @@ def help_text() -> str:
         rows = [command for command in COMMANDS if command[1] == group]
         if rows:
             lines.append(group)
-            lines += [f"  {name:<13} {summary}" for name, _, summary, _ in rows]
+            lines += [f"  {name:<15} {summary}" for name, _, summary, _ in rows]
             lines.append("")
     lines.append("`ingero COMMAND --help` shows options and examples. Start with `ingero demo`.")
     return "\n".join(lines)
