@@ -157,7 +157,7 @@ class Episodes:
         since = slow_since(cohorts, cohort, rose_at(rows, index))
         self._calm[index] = None
         if rows.channel[index] != CHRONIC:
-            self._calm[index] = find_calm(cohorts, cohort, since)
+            self._calm[index] = find_calm(cohorts, cohort, since, only_near=True)
         mark_restless(cohorts, cohort, int(cohorts.step_samples[cohort]) - since)
 
     def _refresh(self, now_s: float) -> list[Verdict]:

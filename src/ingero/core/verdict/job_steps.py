@@ -135,8 +135,13 @@ def recent_steps(
     return log_s, level, quick
 
 
-def find_calm(cohorts: CohortRows, cohort: int, before: int) -> CalmSteps | None:
-    """Return the calm steps of a cohort before a sample; None where there are too few."""
+def find_calm(
+    cohorts: CohortRows, cohort: int, before: int, *, only_near: bool = False
+) -> CalmSteps | None:
+    """Return the calm steps of a cohort before a sample; None where there are too few.
+
+    `only_near` leaves those out that are too old to foretell the next ones, which takes longer.
+    """
     count = int(cohorts.step_samples[cohort])
     kept = np.arange(max(count - STEP_SAMPLES, 0), min(before, count)) % STEP_SAMPLES
     kept = kept[cohorts.step_is_calm[cohort, kept] > 0]
@@ -144,17 +149,17 @@ def find_calm(cohorts: CohortRows, cohort: int, before: int) -> CalmSteps | None
         return None
     log_s = cohorts.step_log[cohort, kept].astype(np.float64)
     level = cohorts.step_level[cohort, kept].astype(np.float64)
-    calm = _describe(log_s, _explain(log_s, level))
+    calm = _describe(log_s, _explain(log_s, level, only_near), only_near)
     quick = cohorts.step_quick[cohort, kept].astype(np.float64)
     return replace(calm, quick_s=float(np.exp(np.median(quick))))
 
 
-def _describe(log_s: Column, explained: Explained | None) -> CalmSteps:
+def _describe(log_s: Column, explained: Explained | None, only_near: bool) -> CalmSteps:
     blocks = np.median(log_s[len(log_s) % BLOCK :].reshape(-1, BLOCK), axis=1)
     noise = max(float(blocks.std(ddof=1)), FLOOR)
     related = float(np.clip(autocorrelation(blocks[None, :])[0], 0.0, MAX_CORRELATION))
     inflation = float(np.sqrt((1 + related) / (1 - related)))
-    near, wrong = _nearest(log_s)
+    near, wrong = _nearest(log_s) if only_near else (log_s, 0.0)
     mean_s = float(np.exp(np.minimum(near, np.quantile(near, 0.98))).mean())
     error = float(noise * inflation / np.sqrt(len(blocks)))
     # What was foretold wrong is the error of the middle and that of the few samples foretold.
@@ -186,7 +191,7 @@ def _wrong(log_s: Column, ends: Index, follows: Column, window: int) -> float:
     return float(np.sqrt(np.mean((np.array(middles) - follows) ** 2)))
 
 
-def _explain(log_s: Column, level: Column) -> Explained | None:
+def _explain(log_s: Column, level: Column, only_near: bool) -> Explained | None:
     """Return how own times explain the length of steps; None where they explain too little."""
     if np.isnan(level).any():
         return None
@@ -197,7 +202,8 @@ def _explain(log_s: Column, level: Column) -> Explained | None:
         return None
     slope = min(product / power, 1.0)  # own time is a part of the step, so it grows no faster
     middle, spread = float(np.median(level)), float(np.sqrt(power / len(x)))
-    return Explained(middle, spread, slope, _describe(log_s - slope * (level - middle), None))
+    rest = _describe(log_s - slope * (level - middle), None, only_near)
+    return Explained(middle, spread, slope, rest)
 
 
 def _clipped(values: Column) -> Column:
