@@ -20,10 +20,11 @@ import numpy as np
 import uvloop
 from tests.support.echo_process import TOKEN, EchoProcess
 
-from bench.echo_load import Measured, body, load
+from bench.echo_load import Bodies, Measured, load
 from bench.table import finish, judge, print_table
 from ingero.contract.otlp.columns import new_columns
 from ingero.storage.events.arrow import batch_table
+from ingero.storage.events.file_store import STORAGE_VERSION
 from ingero.storage.events.migrate import migrate
 
 SECONDS = float(os.environ.get("BENCH_SECONDS", "4"))
@@ -51,15 +52,16 @@ def bare_sync(folder: Path, size: int = 20_000, count: int = 300) -> tuple[float
 def bare_insert(folder: Path, rounds: int = 5) -> float:
     """Return the events per second of inserting decoded Arrow tables into the same table.
 
-    Each insert fills a row group, as the loads of Echo do.
+    Each insert fills a row group of the same format, as the loads of Echo do.
     """
-    connection = duckdb.connect(str(folder / "bare.db"), config={"threads": 1})
+    config = {"threads": 1, "storage_compatibility_version": STORAGE_VERSION}
+    connection = duckdb.connect(str(folder / "bare.db"), config=config)
     migrate(connection)
-    columns, request = new_columns(), body(1000, "node")
+    columns, senders = new_columns(), [Bodies(1000, f"node-{i:03d}") for i in range(16)]
     began, spent = time.perf_counter(), 0.0
     for number in range(rounds):
         for i in range(PER_INSERT):
-            columns.add(1, request, number * PER_INSERT + i, 0)
+            columns.add(1, senders[i % 16].next(), number * PER_INSERT + i, 0)
         table = batch_table(columns.take())
         began = time.perf_counter()
         connection.register("batch", table)

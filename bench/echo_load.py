@@ -1,8 +1,9 @@
-"""Load for Echo's benchmark: keep-alive HTTP connections, prepared bodies, fresh time stamps."""
+"""Load for Echo's benchmark: keep-alive HTTP connections, and bodies that do not repeat."""
 
 import asyncio
 import struct
 import time
+import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from ingero.contract.otlp.codec import encode_protobuf
 
 OPS = ("cudaLaunchKernel", "cudaMemcpy", "ncclAllReduce", "cudaStreamSync")
 START_NS = 1_763_168_400_000_000_000
+_DURATION = b"\n\x06dur_us\x12\x09!"  # what is before the double of a duration
 
 
 def body(events: int, node: str) -> bytes:
@@ -41,6 +43,33 @@ def body(events: int, node: str) -> bytes:
     return encode_protobuf(otlp.MetricsRequest(resource_metrics=(resource,)))
 
 
+class Bodies:
+    """Requests of one node: times and durations of all points are new in each of them."""
+
+    def __init__(self, events: int, node: str, head: bytes = b"") -> None:
+        template = body(events, node)
+        times, durations, at = [], [], 0
+        for i in range(events):
+            times.append(at := template.index(struct.pack("<Q", START_NS + i), at))
+            durations.append(at := template.index(_DURATION, at) + len(_DURATION))
+        self._octets = np.frombuffer(head + template, np.uint8).copy()
+        places = np.array([times, durations]) + len(head)
+        self._places = places[:, :, None] + np.arange(8)
+        self._random = np.random.default_rng(zlib.crc32(node.encode()))
+        self._now = START_NS
+
+    def next(self) -> bytes:
+        """Return the head with another body."""
+        times, durations = self._places
+        count = len(times)
+        moments = self._now + np.arange(count) * 1000
+        self._now += count * 1000
+        spent = self._random.integers(0, 10**6, count) / 3.0
+        self._octets[times] = moments.view(np.uint8).reshape(-1, 8)
+        self._octets[durations] = spent.view(np.uint8).reshape(-1, 8)
+        return self._octets.tobytes()
+
+
 @dataclass
 class Measured:
     """Latencies in ms, from the scheduled time in an open loop, from the send in a closed one."""
@@ -64,14 +93,14 @@ class Measured:
 
 class _Connection(asyncio.Protocol):
     def __init__(self, run: "_Run", number: int) -> None:
-        data = body(run.batch, f"node-{number:03d}")
+        node = f"node-{number:03d}"
         head = (
             f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
-            f"Authorization: Bearer {run.token}\r\nContent-Length: {len(data)}\r\n\r\n"
+            f"Authorization: Bearer {run.token}\r\n"
+            f"Content-Length: {len(body(run.batch, node))}\r\n\r\n"
         ).encode()
         self.run = run
-        self.request = bytearray(head + data)
-        self.stamp = self.request.index(struct.pack("<Q", START_NS))
+        self.bodies = Bodies(run.batch, node, head)
         self.began = 0.0
         self.buffer = b""
         self.transport: asyncio.Transport
@@ -81,9 +110,7 @@ class _Connection(asyncio.Protocol):
 
     def send(self, began: float) -> None:
         self.began = began
-        self.run.stamp += 1
-        struct.pack_into("<Q", self.request, self.stamp, START_NS + self.run.stamp * 1000)
-        self.transport.write(bytes(self.request))
+        self.transport.write(self.bodies.next())
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
@@ -102,7 +129,6 @@ class _Run:
     def __init__(self, batch: int, seconds: float, rate: float, token: str) -> None:
         self.batch, self.rate, self.token = batch, rate, token
         self.measured = Measured(seconds, batch)
-        self.stamp = time.time_ns() % 10**12
         self.idle: list[_Connection] = []
         self.until = 0.0
 

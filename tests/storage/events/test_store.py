@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from tests.support.stores import meta, only_files, open_test_store
+from tests.support.stores import meta, only_files, open_test_store, writing
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
@@ -306,3 +306,34 @@ def test_a_copy_is_a_whole_database(store: EventStore, tmp_path: Path) -> None:
     copy = open_test_store(tmp_path / "backup.db", 512 * MIB, 1)
     assert (copy.applied_seq, copy.scalar("SELECT count(*) FROM events")) == (1, 1)
     copy.close()
+
+
+def test_requests_decoded_ahead_are_loaded_like_others_and_never_twice(store: EventStore) -> None:
+    """While one load commits, the next is decoded: a retry in both of them counts once."""
+    first, second = metrics(gauge("a", 1.0)), metrics(gauge("b", 2.0, 3.0))
+    ahead = store.prepare([frame(2, first), frame(3, second)])
+    assert store.load([frame(1, first)]).events == 1
+    loaded = store.load([frame(2, first), frame(3, second)], prepared=ahead)
+    assert (loaded.events, loaded.duplicates) == (2, 1)
+    third = store.prepare([frame(4, metrics(gauge("c", 4.0)))])
+    known = set(third.fresh)
+    assert store.load([frame(4, metrics(gauge("c", 4.0)))], known, third).duplicates == 1
+    fresh = store.prepare([frame(5, metrics(gauge("c", 4.0)))])
+    assert store.load([frame(5, metrics(gauge("c", 4.0)))], prepared=fresh).events == 1
+    assert rows(store, "SELECT metric_name, value_double FROM events ORDER BY seq, idx") == [
+        ("a", 1.0), ("b", 2.0), ("b", 3.0), ("c", 4.0),
+    ]  # fmt: skip
+
+
+@only_files
+def test_a_checkpoint_does_not_write_large_loads_again(store: EventStore) -> None:
+    """A load of 123,000 rows is a full row group and a small one; both stay what they are."""
+    with writing(store) as connection:
+        for seq in range(2):
+            connection.execute(
+                f"INSERT INTO events BY NAME SELECT {seq} AS seq, range::INTEGER AS idx "
+                "FROM range(123000)"
+            )
+    store.checkpoint()
+    groups = "SELECT count(DISTINCT row_group_id) FROM pragma_storage_info('events')"
+    assert rows(store, groups) == [(4,)]

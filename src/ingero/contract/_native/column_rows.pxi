@@ -7,8 +7,37 @@ cdef inline void cut_to_rows(OcBuffer* buffer, size_t width, size_t rows) noexce
     buffer.size = width * rows
 
 
+cdef class TakenOctets:
+    """What a buffer held, for an array to read; it is not copied, and the buffer starts anew."""
+
+    cdef char* data
+    cdef Py_ssize_t size
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
+
+
+cdef void oc_free(OcBuffer* buffer) noexcept:
+    free(buffer.data)
+    buffer.data = NULL
+    buffer.size = buffer.capacity = 0
+
+
 cdef object oc_array(OcBuffer* buffer, dtype):
-    return _np.frombuffer(PyBytes_FromStringAndSize(buffer.data, buffer.size), dtype)
+    cdef TakenOctets octets
+    cdef char* fitting
+    if buffer.size == 0:
+        return _np.zeros(0, dtype)
+    octets = TakenOctets.__new__(TakenOctets)
+    fitting = <char*>realloc(buffer.data, buffer.size)
+    octets.data = buffer.data if fitting == NULL else fitting
+    octets.size = buffer.size
+    buffer.data = NULL
+    buffer.size = buffer.capacity = 0
+    return _np.frombuffer(octets, dtype)
 
 
 cdef class ColumnRows:
@@ -189,4 +218,5 @@ cdef class ColumnRows:
         offsets = _np.zeros(self.rows + 1, _np.int32)
         offsets[1:] = oc_array(ends, _np.int32)
         text = PyBytes_FromStringAndSize(data.data, data.size)
+        oc_free(data)
         return self.new_texts(offsets, text, oc_array(valid, _np.uint8))

@@ -17,13 +17,14 @@ from ingero.config.lake import read_lake_secrets
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
 from ingero.echo.store.query import is_out_of_memory, run_columns, run_query
+from ingero.echo.store.read_ahead import ReadAhead
 from ingero.echo.store.sql import run_user_sql
 from ingero.echo.store.wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
 from ingero.errors import IngeroError, StoreDamaged, StoreError
 from ingero.storage.events.loading import handle, load_safely, set_aside, settle
 from ingero.storage.events.opening import open_store
 from ingero.storage.events.reasons import CRASHED
-from ingero.storage.events.store import EventStore, Loaded
+from ingero.storage.events.store import EventStore, Loaded, Prepared
 from ingero.storage.journal.attempts import Attempts
 from ingero.storage.journal.frames import Frame
 from ingero.storage.journal.reader import JournalReader
@@ -118,7 +119,7 @@ class Loader:
 
     # below: the loader thread
     def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        _step_back()
         try:
             self._load_forever()
         except StoreDamaged as error:
@@ -132,21 +133,22 @@ class Loader:
     def _load_forever(self) -> None:
         journal = Path(self._settings.journal)
         reader = JournalReader(journal, self._store.applied_seq)
+        journal_ahead = ReadAhead(reader, self._store, lambda: self._durable, _step_back)
         self._attempts = Attempts(journal / "attempts", self._store.applied_seq)
         self._report()
         chores = self._chores()
         while True:
             started = time.monotonic()
-            frames = reader.read(self._durable, self._store.load_bytes)
-            if frames and self._attempts.is_careful:
-                self._load_one_by_one(frames)
-            elif frames:
-                self._load(frames)
+            load = journal_ahead.take(ahead=not self._attempts.is_careful)
+            if load.frames and self._attempts.is_careful:
+                self._load_one_by_one(load.frames)
+            elif load.frames:
+                self._load(load.frames, load.prepared)
             elif self._stopping:
                 return
             if not self._stopping:
                 next(chores)
-            if not frames or sum(len(frame.body) for frame in frames) < self._store.load_bytes:
+            if not load.is_full:
                 self._wake.wait(max(0.0, self._store.load_every_s - (time.monotonic() - started)))
                 self._wake.clear()
 
@@ -161,7 +163,7 @@ class Loader:
                 self._count(set_aside(self._store, self._quarantine, frame, CRASHED, message))
         self._attempts.end()
 
-    def _load(self, frames: list[Frame]) -> None:
+    def _load(self, frames: list[Frame], prepared: Prepared | None = None) -> None:
         """Load a batch, retrying while the disk is full: the journal keeps what is waiting."""
         is_in_doubt = False
         while True:
@@ -169,9 +171,10 @@ class Loader:
                 with self._write_lock:
                     if is_in_doubt:
                         self._store.recover()
+                        prepared = None
                     waiting = [frame for frame in frames if frame.seq > self._store.applied_seq]
                     loaded = (
-                        load_safely(self._store, self._quarantine, waiting)
+                        load_safely(self._store, self._quarantine, waiting, prepared)
                         if waiting
                         else Loaded(0, 0)
                     )
@@ -334,6 +337,11 @@ class Loader:
     def _backup(self, args: dict[str, Any]) -> int:
         with self._write_lock:
             return self._store.copy_to(Path(args["path"]))
+
+
+def _step_back() -> None:
+    """Let questions go first: this thread has time, because the journal keeps what waits."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def _path(text: str) -> Path | None:

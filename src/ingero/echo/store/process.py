@@ -52,6 +52,9 @@ LITTLE_LEFT: Final = (
 _M_ARENA_MAX: Final = -8
 # glibc reserves 64 MiB of address space for each arena, and would create one per waiting thread
 _ARENAS: Final = 2
+_M_MMAP_THRESHOLD: Final = -3
+# columns of a load go back to the kernel when they are freed, instead of tearing holes in the heap
+_MAPPED_FROM_BYTES: Final = 1 << 20
 
 
 def main(fd: int, settings: StoreSettings) -> int:
@@ -60,6 +63,7 @@ def main(fd: int, settings: StoreSettings) -> int:
     end_with_parent(signal.SIGKILL)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, _ARENAS)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.umask(0o077)  # only the owner may read the database

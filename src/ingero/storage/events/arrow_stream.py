@@ -1,8 +1,8 @@
 """Columns handed to DuckDB through the Arrow C stream interface, without a package for Arrow.
 
 DuckDB asks an `ArrowTable` for a stream whenever a statement reads it. The structures describe
-buffers that stay where they are: nothing is copied on the way. They live as long as the table,
-which outlives every statement that reads it, so releasing them has nothing to free.
+buffers that stay where they are: nothing is copied on the way. They live until `release`, which
+comes after the last statement that reads the table, so DuckDB's own release has nothing to free.
 """
 
 import ctypes as ct
@@ -130,6 +130,10 @@ class ArrowTable:
         stream = _Stream(_GetSchema(get_schema), _GetNext(get_next), _no_error, _forget_stream)
         self._kept.append(stream)
         return _new_capsule(ct.addressof(stream), b"arrow_array_stream", None)
+
+    def release(self) -> None:
+        """Free what DuckDB was shown; its columns and a stream would keep each other otherwise."""
+        self._kept.clear()
 
     def _schema(self, name: str, column: Column, parts: Sequence[_Schema] = ()) -> _Schema:
         values = None if column.dictionary is None else self._schema("", column.dictionary)

@@ -14,7 +14,7 @@ import duckdb
 
 from ingero.errors import IngeroError, MalformedInput, StoreError, TooLarge
 from ingero.storage.events.reasons import REFUSED, UNREADABLE
-from ingero.storage.events.store import EventStore, Loaded
+from ingero.storage.events.store import EventStore, Loaded, Prepared
 from ingero.storage.journal.frames import Frame, request_digest
 from ingero.storage.quarantine import Quarantine, Quarantined
 
@@ -29,11 +29,16 @@ _STORE_ERRORS: Final = (
 _MEMORY_SIGNS: Final = ("allocat", "out of memory", "bad_alloc", "thread")
 
 
-def load_safely(store: EventStore, quarantine: Quarantine, frames: Sequence[Frame]) -> Loaded:
+def load_safely(
+    store: EventStore,
+    quarantine: Quarantine,
+    frames: Sequence[Frame],
+    prepared: Prepared | None = None,
+) -> Loaded:
     """Load requests; set aside those that cannot be loaded. Errors of the store itself rise."""
     before = store.applied_seq
     try:
-        loaded = store.load(frames, quarantine.settled(before))
+        loaded = store.load(frames, quarantine.settled(before), prepared)
     except Exception as error:  # whatever a request can cause, others must not suffer from it
         if not is_about_data(error):
             raise

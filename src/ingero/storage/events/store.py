@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import duckdb
 
-from ingero.contract.otlp.columns import Columns, new_columns
+from ingero.contract.otlp.columns import Batch, Columns, new_columns
 from ingero.errors import StoreError
 from ingero.storage.events.arrivals import ARRIVALS_ROLL_UP
 from ingero.storage.events.arrow import batch_table, digest_table
@@ -66,6 +66,15 @@ class Loaded:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Requests that no load had applied when they were decoded, by digest, and their rows."""
+
+    fresh: dict[bytes, Frame]
+    batch: Batch
+    first_seq: int
+
+
 class EventStore(abc.ABC):
     """Everything Echo does with its tables, wherever they lie.
 
@@ -75,14 +84,14 @@ class EventStore(abc.ABC):
 
     load_every_s: float = 0.2
     # One transaction: some 125,000 events of 200 bytes. DuckDB writes a full row group (122,880
-    # rows) straight into the file; rows of a smaller load go through its log, and cost half as
-    # much again.
+    # rows) straight into the file; rows of a smaller load are written again until theirs is full.
     load_bytes: int = 25_000_000
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, first_seq: int = 0) -> None:
         self._connection = connection
         self.first_seq = first_seq
         self._columns: Columns = new_columns()
+        self._columns_ahead: Columns = new_columns()  # used by `prepare` only
         self._digests: dict[bytes, int] = {}
         self.applied_seq = 0
         self.requests_dropped = 0
@@ -139,28 +148,48 @@ class EventStore(abc.ABC):
     def upkeep(self, now_us: int) -> None:  # noqa: B027 - only lakes have anything to do
         """Keep files and state small; called about once a minute by the owner of upkeep."""
 
-    def load(self, frames: Sequence[Frame], known: Container[bytes] = ()) -> Loaded:
+    def prepare(self, frames: Sequence[Frame]) -> Prepared:
+        """Decode requests for `load`; one thread may do so while another one loads."""
+        return self._decode(frames, self._columns_ahead)
+
+    def load(
+        self,
+        frames: Sequence[Frame],
+        known: Container[bytes] = (),
+        prepared: Prepared | None = None,
+    ) -> Loaded:
         """Apply requests in one transaction; after an error none of them is in the database.
 
-        Requests with a digest in `known` are counted as duplicates.
+        Requests with a digest in `known` are counted as duplicates. What was `prepared` is used
+        unless loads since then have changed what these requests are.
         """
-        fresh: dict[bytes, Frame] = {}
-        duplicates = 0
-        self._columns.clear()
-        for frame in frames:
-            digest = request_digest(frame.signal, frame.body)
-            if digest in self._digests or digest in fresh or digest in known:
-                duplicates += 1
-                continue
-            fresh[digest] = frame
-            self._collect(frame)
-        events = len(self._columns)
+        if prepared is None or not self._is_current(prepared, known):
+            prepared = self._decode(frames, self._columns, known)
+        fresh = prepared.fresh
         with self._transaction():
-            missing = self._insert(fresh)
+            missing = self._insert(prepared.batch, fresh)
             self._set_meta("applied_seq", frames[-1].seq)
         self.applied_seq = frames[-1].seq
         self._digests |= {digest: frame.received_us for digest, frame in fresh.items()}
-        return Loaded(events, len(frames), duplicates, missing)
+        return Loaded(len(prepared.batch.seq), len(frames), len(frames) - len(fresh), missing)
+
+    def _decode(
+        self, frames: Sequence[Frame], columns: Columns, known: Container[bytes] = ()
+    ) -> Prepared:
+        fresh: dict[bytes, Frame] = {}
+        columns.clear()
+        for frame in frames:
+            digest = request_digest(frame.signal, frame.body)
+            if not (digest in self._digests or digest in fresh or digest in known):
+                fresh[digest] = frame
+                columns.add(frame.signal, frame.body, self.first_seq + frame.seq, frame.received_us)
+        return Prepared(fresh, columns.take(), self.first_seq)
+
+    def _is_current(self, prepared: Prepared, known: Container[bytes]) -> bool:
+        """Return whether all that is fresh in it still is, under the same numbers."""
+        return prepared.first_seq == self.first_seq and not any(
+            digest in self._digests or digest in known for digest in prepared.fresh
+        )
 
     def load_late(self, frame: Frame) -> Loaded:
         """Load a request that was set aside under its old number; it is loaded at most once."""
@@ -175,16 +204,14 @@ class EventStore(abc.ABC):
                 f"request {frame.seq} has no place in this database: the journal still holds it, "
                 "or a backup was restored; `ingero-echo quarantine show --output` writes its body"
             )
-        self._columns.clear()
-        self._collect(frame)
-        events = len(self._columns)
+        batch = self._decode([frame], self._columns).batch
         with self._transaction():
-            missing = self._insert({digest: frame})
+            missing = self._insert(batch, {digest: frame})
             for key, statement in _ROLL_UPS.items():
                 if frame.seq <= self._meta(key):
                     self._roll_up(statement, stored - 1, stored, frame.received_us)
         self._digests[digest] = frame.received_us
-        return Loaded(events, 1, missing=missing)
+        return Loaded(len(batch.seq), 1, missing=missing)
 
     def skip(self, seq: int, *, is_dropped: bool) -> None:
         """Move past a request that is not loaded; count it if it is not kept anywhere."""
@@ -202,7 +229,7 @@ class EventStore(abc.ABC):
             self._columns.add(signal, body, 0, 0)
         try:
             with self._transaction():
-                self._insert({})
+                self._insert(self._columns.take(), {})
                 raise _TakeBack
         except _TakeBack:
             return
@@ -213,13 +240,8 @@ class EventStore(abc.ABC):
         """Return whether a request was loaded, as far back as retries are recognised."""
         return digest in self._digests
 
-    def _collect(self, frame: Frame) -> None:
-        seq = self.first_seq + frame.seq
-        self._columns.add(frame.signal, frame.body, seq, frame.received_us)
-
-    def _insert(self, fresh: dict[bytes, Frame]) -> int:
-        """Insert what was collected; return how many values no column can hold."""
-        batch = self._columns.take()
+    def _insert(self, batch: Batch, fresh: dict[bytes, Frame]) -> int:
+        """Insert rows and digests; return how many values no column can hold."""
         missing = batch.not_finite
         metric_names = {context.metric_name for context in batch.contexts}
         if len(batch.seq):
@@ -330,6 +352,7 @@ class EventStore(abc.ABC):
             yield
         finally:
             self._connection.unregister(name)
+            table.release()
 
 
 class _TakeBack(Exception):

@@ -21,7 +21,14 @@ from ingero.storage.events.lake.connection import NAME, attach
 from ingero.storage.events.lake.identity import writer_identity
 from ingero.storage.events.lake.schema import migrate_lake
 from ingero.storage.events.numbering import NUMBER_SHIFT, own_key, stored_from
-from ingero.storage.events.store import DIGEST_AGE_US, EventStore, Loaded, first_line, time_column
+from ingero.storage.events.store import (
+    DIGEST_AGE_US,
+    EventStore,
+    Loaded,
+    Prepared,
+    first_line,
+    time_column,
+)
 from ingero.storage.journal.frames import Frame
 
 log = logging.getLogger(__name__)
@@ -86,13 +93,18 @@ class LakeStore(EventStore):
         cursor.execute(f"USE {NAME}")
         return cursor
 
-    def load(self, frames: Sequence[Frame], known: Container[bytes] = ()) -> Loaded:
+    def load(
+        self,
+        frames: Sequence[Frame],
+        known: Container[bytes] = (),
+        prepared: Prepared | None = None,
+    ) -> Loaded:
         """Apply requests in one transaction, except those that another writer has applied.
 
         Two writers that get the same request within the same seconds both apply it.
         """
         self._learn_from_others()
-        return super().load(frames, known)
+        return super().load(frames, known, prepared)
 
     def recover(self) -> None:
         """Read again what was committed: an error may have hidden a commit that succeeded."""
