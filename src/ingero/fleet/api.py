@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -11,7 +11,7 @@ from msgspec import UNSET
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ingero.contract.api_paths import (
@@ -261,15 +261,27 @@ def health_app(
     )
 
 
-def metrics_app(render: Callable[[str | None], Awaitable[bytes]], access: Access) -> Starlette:
+async def _one_by_one(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+        await asyncio.sleep(0)
+
+
+def metrics_app(
+    render: Callable[[str | None], Awaitable[Sequence[bytes]]], access: Access
+) -> Starlette:
     """Return an application that serves metrics to a Prometheus server.
 
     `render` gets the cluster that the query names: a large Fleet is scraped cluster by cluster.
+    It returns the text in pieces, between which pushes are answered.
     """
 
     async def metrics(request: Request) -> Response:
         cluster = request.query_params.get(CLUSTER_QUERY) or None
-        return Response(await render(cluster), media_type=CONTENT_TYPE)
+        pieces = await render(cluster)
+        size = str(sum(len(piece) for piece in pieces))
+        headers = {"Content-Length": size}
+        return StreamingResponse(_one_by_one(pieces), media_type=CONTENT_TYPE, headers=headers)
 
     sign = sign_endpoint(f"Metrics of Fleet: {PROMETHEUS}. {PAGE_IS_ELSEWHERE}")
     return Starlette(

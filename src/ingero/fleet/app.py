@@ -179,7 +179,7 @@ class FleetService:
             asked["metrics"], lambda access: metrics_app(lambda _: self._render_own(), access)
         )
         for name, series in self.exporters.series.items():
-            await serve(asked[name], partial(metrics_app, series.render))
+            await serve(asked[name], partial(metrics_app, series.render_pieces))
         http = self.config.receivers.otlp.protocols.http
         if http is not None:
             fast_path = self.receiver.fast_path(http.max_body_bytes)
@@ -336,8 +336,8 @@ class FleetService:
                     if isinstance(sink, Forwarder):
                         sink.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))
 
-    async def _render_own(self) -> bytes:
-        return render(
+    async def _render_own(self) -> list[bytes]:
+        text = render(
             cluster_families(self.processor)
             + verdict_families(self.verdicts, self.processor.provider_of)
             + self._prices.families(self.processor)
@@ -358,6 +358,7 @@ class FleetService:
                 self.exporters.families(),
             )
         )
+        return [text]
 
     def reload(self) -> None:
         """Read tokens and certificates again; a wrong file is logged and its old content kept."""

@@ -34,8 +34,9 @@ from ingero.contract.otlp.values import (
 from ingero.errors import MalformedPush, TooLarge
 from ingero.fleet.kept import KeptBodies, KeptBody, Key
 from ingero.fleet.processor import Taken
-from ingero.fleet.scrape.layout import Layout, Numbers, layout_of
-from ingero.transport.otlp.decoding import INLINE_BYTES, finish_in_slices
+from ingero.fleet.scrape.known import Families, Place, add_known, lines_of
+from ingero.fleet.scrape.layout import Layout, layout_of
+from ingero.transport.otlp.decoding import INLINE_BYTES, finish_in_slices, without_collector
 
 MAX_KEPT_BYTES: Final = 64 << 20
 MAX_KEPT_BODIES: Final = 1 << 17  # small bodies cost more than their bytes
@@ -77,12 +78,7 @@ _MAX_NAME_CHARACTERS: Final = 200  # of a metric or a label; longer ones are lef
 _MAX_HELP_CHARACTERS: Final = 500
 _MAX_LABELS: Final = 24
 _MAX_TEXTS: Final = 16384
-_DIGITS: Final = "0123456789"
 _MAX_LAYOUT_BYTES: Final = 8192  # larger bodies hold steps, which differ from push to push
-Sample = tuple[int, str]  # (time in ns, rendered value)
-_Place = tuple[str, str, str, str]  # name, kind and help of a family, and the rest of a line
-# By name: kind, help, and samples by the rest of their line
-Families = dict[str, tuple[str, str, dict[str, Sample]]]
 
 
 class ReceivedSeries:
@@ -100,7 +96,7 @@ class ReceivedSeries:
         self.series = 0
         self._texts: dict[tuple[KeyValue, ...], str] = {}
         # by body: where its numbers are, and the series they belong to; None where that is unknown
-        self._layouts: dict[Key, tuple[Layout, list[_Place]] | None] = {}
+        self._layouts: dict[Key, tuple[Layout, list[Place]] | None] = {}
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
         """Keep a body in place of the last one of the same node and kind."""
@@ -113,7 +109,18 @@ class ReceivedSeries:
 
     async def render(self, cluster: str | None = None, slice_s: float = SLICE_S) -> bytes:
         """Return the live series as Prometheus text, of one cluster or of all."""
+        return b"".join(await self.render_pieces(cluster, slice_s))
+
+    async def render_pieces(
+        self, cluster: str | None = None, slice_s: float = SLICE_S
+    ) -> list[bytes]:
+        """Return the same text in pieces, because a large one takes long to join."""
         self.kept.expire(time.monotonic() - self.ttl_s)
+        # It would look at every sample, again and again, and find no garbage.
+        with without_collector():
+            return await self._render(cluster, slice_s)
+
+    async def _render(self, cluster: str | None, slice_s: float) -> list[bytes]:
         families: Families = {}
         total, pause_s = 0, time.perf_counter() + slice_s
         if len(self._layouts) > 2 * len(self.kept.bodies) + _SLICE_LINES:
@@ -127,7 +134,8 @@ class ReceivedSeries:
             known = self._layouts.get(key)
             numbers = known[0].read(kept.body) if known is not None else None
             if known is not None and numbers is not None:
-                total = self._add_known(known[1], numbers, families, total)
+                total, dropped = add_known(known[1], numbers, families, total, self.max_series)
+                self.dropped_series += dropped
             else:
                 total = await self._add_decoded(key, kept, families, total, slice_s)
             if time.perf_counter() > pause_s:
@@ -140,11 +148,11 @@ class ReceivedSeries:
             if not samples:
                 continue
             pieces.append(f"# HELP {name} {help}\n# TYPE {name} {kind}\n".encode())
-            lines = (f"{name}{tail} {value}\n" for tail, (_, value) in samples.items())
-            while piece := "".join(islice(lines, _SLICE_LINES)):
-                pieces.append(piece.encode())
+            items = iter(samples.items())
+            while piece := lines_of(name, islice(items, _SLICE_LINES)):
+                pieces.append(piece)
                 await asyncio.sleep(0)
-        return b"".join(pieces)
+        return pieces
 
     async def _add_decoded(
         self, key: Key, kept: KeptBody, families: Families, total: int, slice_s: float
@@ -156,7 +164,7 @@ class ReceivedSeries:
         except (MalformedPush, TooLarge):  # the fast path accepts some that decoding rejects
             self.unreadable += 1
             return total
-        places: list[_Place] = []
+        places: list[Place] = []
         total = await finish_in_slices(self._add(request, key[0], families, total, places), slice_s)
         layout = None
         if kept.encoding is Encoding.PROTOBUF and len(body) <= _MAX_LAYOUT_BYTES:
@@ -165,37 +173,13 @@ class ReceivedSeries:
         self._layouts[key] = (layout, places) if layout is not None and is_whole else None
         return total
 
-    def _add_known(
-        self, places: list[_Place], numbers: Numbers, families: Families, total: int
-    ) -> int:
-        """Add the series of a body whose numbers alone are new."""
-        numbered = iter(numbers)
-        for (name, kind, help, tail), at_ns, value in zip(places, numbered, numbered, strict=True):
-            family = families.get(name)
-            if family is None:
-                family = families[name] = (kind, help, {})
-            samples = family[2]
-            present = samples.get(tail)
-            if present is None:
-                if total >= self.max_series:
-                    self.dropped_series += 1
-                    continue
-                total += 1
-            elif present[0] > at_ns:
-                continue
-            text = repr(value)  # nearly always what `render_value` returns, which is slower
-            if text[-2:] == ".0" or text[-1] not in _DIGITS:
-                text = render_value(value)
-            samples[tail] = (at_ns, text)  # type: ignore[assignment]  # times are whole numbers
-        return total
-
     def _add(
         self,
         request: MetricsRequest,
         cluster: str,
         families: Families,
         total: int,
-        places: list[_Place],
+        places: list[Place],
     ) -> Generator[None, None, int]:
         """Add the series of a request, with pauses, and return how many there are now."""
         for resource in request.resource_metrics:

@@ -88,7 +88,10 @@ async def test_a_replica_that_joins_takes_no_push_before_it_knows_the_threshold(
     late = world.add("c")
     assert not world.replica("c").is_ready
     await world.until_ready()
-    assert late.intake.served("train") == world.services["a"].processor.served("train")
+    agreed = world.services["a"].processor.served("train")
+    assert late.intake.served("train") == agreed
+    world.push("c", own_time_push("n5", 5, 1, 500.0), "train")  # without a score
+    assert late.intake.served("train") == agreed
     world.score("c", "n0", 0.91)
     assert late.intake.clusters["train"].served.quorum_met
 

@@ -43,6 +43,10 @@ cdef struct Found:  # the fields of a push; `at` is NULL for text that is missin
     double score
     uint64_t sent_ns
 
+cdef enum:
+    MAX_SPELLED = 32  # octets of any number
+# Writes a finite double as `repr` does, and returns how many octets.
+cdef int spell_real(char* out, double value) noexcept nogil
 # -1 for a segment that is not one whole plain push.
 cdef int split_request(Bytes at, Bytes end, Request* out) noexcept nogil
 # 1, or 0 for a body that the full decoder must judge.

@@ -11,7 +11,6 @@ cdef extern from *:
 cdef enum:
     LEAST_POWER = -292
     POWERS = 617
-    MAX_SPELLED = 32  # octets of any number
     EXPONENT_FROM = 16  # digits before the point, from which repr writes an exponent
 
 cdef uint64_t POWER_HIGH[617]

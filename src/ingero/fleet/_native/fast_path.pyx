@@ -5,21 +5,25 @@ Twin of `Receiver.answer` in `fleet/receive.py`: either None, and then nothing h
 same reply and the same changes. It takes no decision that is not taken there.
 """
 
+from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int8_t, int64_t, uint64_t
 
 from ingero.contract._native.codecs cimport (
     Bytes,
+    MAX_SPELLED,
     Found,
     Request,
     Slice,
     read_push,
     report_of,
+    spell_real,
     split_request,
     text_or_none,
 )
 
 include "kept.pxi"
 include "roster.pxi"
+include "scrape.pxi"
 
 
 cdef enum:  # what is counted; the numbers of `Tally` in `fleet/processor.py`

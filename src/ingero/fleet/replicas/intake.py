@@ -93,7 +93,9 @@ class Intake(FleetProcessor):
     def served(self, cluster: str) -> ServedThreshold:
         """Return what all replicas agreed on; without the log for long, no quorum."""
         found = self.clusters.get(cluster)
-        return found.served if found is not None else self._agreed(cluster)
+        if found is None or found.served is COLD_START:  # it began with a push without a score
+            return self._agreed(cluster)
+        return found.served
 
     def _agreed(self, cluster: str) -> ServedThreshold:
         served = self._shared.processor.served(cluster)
