@@ -73,11 +73,12 @@ def bare_insert(folder: Path, rounds: int = 5) -> float:
 
 
 def memory_mb(echo: EchoProcess) -> float:
-    pages = [
-        int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        for pid in (echo.process.pid, echo.store_pid())
-    ]
-    return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    """Return the memory of both processes; what they share counts once."""
+    kilobytes = 0
+    for pid in (echo.process.pid, echo.store_pid()):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        kilobytes += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return kilobytes * 1024 / 1e6
 
 
 def wait_loaded(echo: EchoProcess) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from ingero.config.lake import read_lake_secrets
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
+from ingero.echo.store.memory import give_back_memory
 from ingero.echo.store.query import is_out_of_memory, run_columns, run_query
 from ingero.echo.store.read_ahead import ReadAhead
 from ingero.echo.store.sql import run_user_sql
@@ -137,18 +138,24 @@ class Loader:
         self._attempts = Attempts(journal / "attempts", self._store.applied_seq)
         self._report()
         chores = self._chores()
+        was_full = False
         while True:
             started = time.monotonic()
             load = journal_ahead.take(ahead=not self._attempts.is_careful)
-            if load.frames and self._attempts.is_careful:
+            has_frames, is_full = bool(load.frames), load.is_full
+            if has_frames and self._attempts.is_careful:
                 self._load_one_by_one(load.frames)
-            elif load.frames:
+            elif has_frames:
                 self._load(load.frames, load.prepared)
             elif self._stopping:
                 return
+            del load  # its memory: the next one may come much later
             if not self._stopping:
                 next(chores)
-            if not load.is_full:
+            if was_full and not is_full:
+                give_back_memory()
+            was_full = is_full
+            if not is_full:
                 self._wake.wait(max(0.0, self._store.load_every_s - (time.monotonic() - started)))
                 self._wake.clear()
 

@@ -6,7 +6,6 @@ memory ends at most this process; its parent starts another, which continues fro
 sequence.
 """
 
-import ctypes
 import logging
 import os
 import resource
@@ -23,6 +22,7 @@ import msgspec
 
 from ingero.children.lifetime import end_with_parent
 from ingero.echo.store.api import QueryResult
+from ingero.echo.store.memory import keep_memory_together
 from ingero.echo.store.turns import READERS
 from ingero.echo.store.wire import (
     LENGTH,
@@ -49,21 +49,12 @@ WATCH_S: Final = 0.5
 LITTLE_LEFT: Final = (
     0.15  # share of the address space: if a query leaves less, the next load could fail
 )
-_M_ARENA_MAX: Final = -8
-# glibc reserves 64 MiB of address space for each arena, and would create one per waiting thread
-_ARENAS: Final = 2
-_M_MMAP_THRESHOLD: Final = -3
-# columns of a load go back to the kernel when they are freed, instead of tearing holes in the heap
-_MAPPED_FROM_BYTES: Final = 1 << 20
 
 
 def main(fd: int, settings: StoreSettings) -> int:
     """Serve one parent until it exits or sends Stop; return the exit status."""
-    libc = ctypes.CDLL(None, use_errno=True)
     end_with_parent(signal.SIGKILL)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_ARENA_MAX, _ARENAS)
-        libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+    keep_memory_together()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.umask(0o077)  # only the owner may read the database
