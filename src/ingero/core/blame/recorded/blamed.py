@@ -17,6 +17,7 @@ from ingero.core.blame.host_or_gpu import classify
 from ingero.core.blame.record_fixes import Fixer
 from ingero.core.blame.recorded.charges import charge_of, classify_lateness
 from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
+from ingero.core.blame.recorded.late_host import launches_more
 from ingero.core.blame.recorded.lateness import Lateness
 from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, Loss, block_error, measure_loss
 from ingero.core.blame.recorded.spells import Spell
@@ -192,13 +193,24 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     if places is not None:
         found = classify_lateness(places, spell, peers[peers != spell.worker].tolist())
         if found is not None:
-            return found[0], found[2], found[3]
+            return _unless_launching(job, spell, found[0]), found[2], found[3]
     inside, rows = spell.columns(len(job.measured.workers.steps)), job.measured.row_step
     part = replace(
         job.measured, row_step=np.where((rows >= 0) & inside[np.maximum(rows, 0)], rows, -1)
     )
     cause = classify(job.collectives, part, spell.suspect, job.exact_ends)
     return cause, np.nan, np.nan
+
+
+def _unless_launching(job: RecordedJob, spell: Spell, cause: CauseClass) -> CauseClass:
+    """Return COMPUTE for a host that is late because it launches the extra work of its GPU."""
+    lateness, places = job.lateness, job.places
+    if cause is not CauseClass.HOST or spell.suspect.stalls or places is None:
+        return cause
+    if lateness is None or lateness.group is not None:
+        return cause
+    is_launching = launches_more(job.collectives, job.measured, places, spell)
+    return CauseClass.COMPUTE if is_launching else cause
 
 
 def _is_costly(spell: Spell, job: RecordedJob) -> bool:

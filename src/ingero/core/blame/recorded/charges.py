@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.recorded.lateness import (
     OVERLAP,
+    RARELY,
     Lateness,
     PlaceTables,
     least_of_groups,
@@ -118,6 +119,8 @@ def _at_places(places: PlaceTables, table: Floats, worker: int, peers: Sequence[
     lateness of its role is taken off.
     """
     own = nan_median(table[worker], 0)
+    # A send that was taken for another one now and then says nothing.
+    own[np.isfinite(table[worker]).sum(axis=0) * RARELY < len(table[worker])] = np.nan
     if not len(peers) or not places.is_pair.any():
         return own
     theirs = np.nan_to_num(nan_median(nan_median(table[peers], 1), 0))
