@@ -164,6 +164,10 @@ wheelhouse: ## collect wheels and a slim NCCL for GPU tests on a machine without
 peers: ## install the programs that tests and benchmarks compare with: Collector, Perfetto (takes minutes; kept in ~/.cache/ingero/peers)
 	nice bench/peers/build.sh
 
+.PHONY: peers-clickhouse
+peers-clickhouse: ## build a Collector with the exporter for ClickHouse (needs Go; takes minutes; kept in ~/.cache/ingero/peers)
+	bench/peers/clickhouse.sh
+
 .PHONY: peers-grafana
 peers-grafana: ## install Grafana's types and the TypeScript compiler, which check the dashboards (needs npm; kept in ~/.cache/ingero/peers)
 	nice bench/peers/grafana.sh
@@ -267,6 +271,10 @@ bench-scrape: $(READY) ## measure a scrape of 10,000 nodes; PASS or FAIL per req
 .PHONY: bench-echo
 bench-echo: $(READY) ## measure Echo's ingest, compared with row-by-row inserts; PASS or FAIL per requirement
 	$(BIN)/python -m bench.echo_ingest
+
+.PHONY: bench-lake
+bench-lake: $(READY) peers-lake ## measure loads and a tiny query on a real lake, compared with the embedded store; PASS or FAIL per requirement
+	$(BIN)/python -m bench.echo_lake
 
 .PHONY: bench-attacks
 bench-attacks: $(READY) ## send known attacks to Fleet and Echo, and measure memory, how long the event loop is held, and who waits

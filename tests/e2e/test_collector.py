@@ -22,12 +22,10 @@ from ingero.transport.access import Access
 from ingero.transport.bearer import Key
 from ingero.transport.otlp.server_http import Reply
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(
-        not (peers.FOLDER / "otelcol").exists(), reason="needs a Collector; `make peers` builds it"
-    ),
-]
+pytestmark = pytest.mark.e2e
+needs_collector = pytest.mark.skipif(
+    not (peers.FOLDER / "otelcol").exists(), reason="needs a Collector; `make peers` builds it"
+)
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "collector.md"
 NO_TELEMETRY = {"telemetry": {"metrics": {"level": "none"}}}
 CONFIG = """
@@ -87,6 +85,7 @@ def is_open(port: int) -> bool:
     return False
 
 
+@needs_collector
 @pytest.mark.parametrize("sender", ["otlp", "otlp_http"])
 async def test_collector_sends_to_fleet(sender: str, tmp_path: Path) -> None:
     async with running() as fleet:
@@ -109,6 +108,7 @@ async def test_collector_sends_to_fleet(sender: str, tmp_path: Path) -> None:
             assert "error" not in log.read_text().lower()
 
 
+@needs_collector
 @pytest.mark.parametrize("sender", ["otlp", "otlp_http"])
 async def test_collector_comes_back_when_fleet_says_so(sender: str, tmp_path: Path) -> None:
     """The Collector drops data on RESOURCE_EXHAUSTED without RetryInfo, which Fleet sends."""
@@ -136,6 +136,7 @@ async def test_collector_comes_back_when_fleet_says_so(sender: str, tmp_path: Pa
             assert "Dropping data" not in log.read_text()
 
 
+@needs_collector
 @pytest.mark.parametrize("kind", ["otlp", "otlphttp"])
 async def test_collector_receives_what_fleet_forwards(kind: str, tmp_path: Path) -> None:
     async with collector(tmp_path, "  debug: {verbosity: detailed}", "debug") as (http, grpc, log):
@@ -231,6 +232,7 @@ async def documented_collector(
         yield ports
 
 
+@needs_collector
 async def test_documented_fleet_before_a_collector(tmp_path: Path) -> None:
     """Every signal that Fleet forwards comes out of the Collector of the page."""
     span = {"name": "detection", "traceId": "0af7651916cd43dd8448eb211c80319c",
@@ -250,6 +252,31 @@ async def test_documented_fleet_before_a_collector(tmp_path: Path) -> None:
                 await until_async(lambda: wanted <= {request.path for request, _ in sink.requests})
 
 
+@pytest.mark.parametrize(("option", "is_valid"), [("ttl", True), ("time_to_live", False)])
+def test_documented_collector_for_clickhouse_is_valid(
+    option: str, is_valid: bool, tmp_path: Path
+) -> None:
+    """A Collector that has the exporter judges the file; no server is asked."""
+    otelcol = peers.FOLDER / "otelcol-clickhouse"
+    if not otelcol.exists():
+        pytest.skip("needs a Collector with its exporter; `make peers-clickhouse` builds it")
+    document = documented("collector-clickhouse.yaml")
+    exporter = document["exporters"]["clickhouse"]
+    exporter[option] = exporter.pop("ttl")
+    config = tmp_path / "collector.yaml"
+    config.write_text(yaml.safe_dump(document))
+    found = subprocess.run(
+        [str(otelcol), "validate", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        env={"CLICKHOUSE_PASSWORD": "secret"},
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (found.returncode == 0) is is_valid, found.stderr
+
+
+@needs_collector
 async def test_documented_collector_before_fleet(tmp_path: Path) -> None:
     async with running() as fleet:
         document = documented("collector-before-fleet.yaml")

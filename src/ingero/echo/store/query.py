@@ -138,12 +138,13 @@ def _packed(column: NDArray[Any], kind: str) -> PackedColumn:
     missing = np.ma.getmaskarray(column)
     values = np.ma.getdata(column)
     if values.dtype == object:
-        known: dict[str, int] = {}
-        codes = [
-            -1 if value is None or lacking else known.setdefault(value, len(known))
-            for value, lacking in zip(values, missing.tolist(), strict=True)
-        ]
-        return PackedColumn(np.array(codes, np.int64).tobytes(), "i8", list(known))
+        values = values.copy()
+        values[missing] = None
+        texts = values.tolist()
+        known = [text for text in dict.fromkeys(texts) if text is not None]
+        code_of = {None: -1, **{text: code for code, text in enumerate(known)}}
+        codes = np.fromiter(map(code_of.__getitem__, texts), np.int64, len(texts))
+        return PackedColumn(codes.tobytes(), "i8", known)
     if values.dtype.kind == "f" and kind != "HUGEINT":  # a sum of integers is a HUGEINT
         return PackedColumn(np.where(missing, math.nan, values.astype("f8")).tobytes(), "f8")
     return PackedColumn(np.where(missing, -1, values.astype("i8")).tobytes(), "i8")

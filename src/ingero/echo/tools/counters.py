@@ -5,13 +5,14 @@ sender, the new total counts from zero. Without a restart, the growth is the lar
 smallest value of the window. Totals themselves are never summed.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from ingero.contract import names
 from ingero.echo.tools.asker import Answered, Asked, Asker, Json, Limit, question, records
+from ingero.echo.tools.minutes import arrived_metrics
 
 MEMCPY_TOTALS: Final = ("gpu.memcpy.bytes_total", names.MEMCPY_BYTES_TOTAL)
 MEMFRAG_TOTAL: Final = "gpu.memfrag.ioctl_event_total"
@@ -234,11 +235,16 @@ async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswe
     A rank that stalls at regular intervals is often on the node at the top of this list.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
-    params: list[Any] = [cluster, asker.since_us(asked.window)]
-    rows = records(await asker.query(_MEMFRAG, [*params, [MEMFRAG_TOTAL]], 10_000))
-    latest = await asker.query(_LATEST, [*params, list(_LATEST_FIELDS)], 10_000)
+    since_us = asker.since_us(asked.window)
+    sent = await arrived_metrics(asker, cluster, since_us, (MEMFRAG_TOTAL, *_LATEST_FIELDS))
+    totals, gauges = set(sent) & {MEMFRAG_TOTAL}, sorted(set(sent) & set(_LATEST_FIELDS))
+    rows, latest = [], []
+    if totals:
+        rows = records(await asker.query(_MEMFRAG, [cluster, since_us, list(totals)], 10_000))
+    if gauges:
+        latest = (await asker.query(_LATEST, [cluster, since_us, gauges], 10_000)).rows
     nodes: dict[str | None, MemfragNode] = {}
-    for node_id, metric, value in latest.rows:
+    for node_id, metric, value in latest:
         kind = _LATEST_FIELDS[metric]
         known = nodes.setdefault(node_id, _nothing_of(node_id))
         setattr(known, kind, value if kind == "fragmentation" else int(value))

@@ -5,6 +5,7 @@ requests that no roll-up has covered yet, are read from the events. Both are que
 columns, so an answer is the same as one from all events, except for the rounding of sums.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,3 +76,14 @@ async def load_minutes(asker: Asker) -> Minutes:
     ((from_us,),) = (await asker.query(_FROM, [])).rows
     until = {int(writer): stored_from(int(writer)) + int(last) for writer, last in rows}
     return Minutes(int(from_us), until)
+
+
+async def arrived_metrics(
+    asker: Asker, cluster: str, since_us: int, metrics: Iterable[str]
+) -> list[str]:
+    """Return which of these metrics arrived since a time: what did not need not be looked for."""
+    listed = ", ".join(f"'{name}'" for name in metrics)
+    condition = f"cluster_id = $1 AND metric_name IN ({listed})"
+    arrived = (await load_minutes(asker)).arrived(since_us, condition)
+    rows = (await asker.query(f"SELECT DISTINCT metric_name FROM {arrived}", [cluster])).rows
+    return [str(name) for (name,) in rows]

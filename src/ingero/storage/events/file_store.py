@@ -26,6 +26,7 @@ STORAGE_VERSION: Final = "v1.5.0"
 NO_MERGES: Final = "SET max_vacuum_tasks = 0"
 SAFE_SETTINGS: Final = (
     NO_MERGES,
+    "SET allocator_background_threads = true",  # memory that is no longer used goes back
     "SET enable_external_access = false",
     "SET allow_community_extensions = false",
     "SET TimeZone = 'UTC'",
