@@ -1,5 +1,6 @@
 """The audit trail: requests without a valid token cannot fill it."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -59,7 +60,10 @@ async def test_many_addresses_share_one_row(clock: list[float]) -> None:
     assert store.rows[-1]["requests"] == 2 * MAX_ADDRESSES
 
 
-async def test_texts_that_a_client_chooses_are_cut(clock: list[float]) -> None:
+async def test_texts_that_a_client_chooses_are_cut(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ingero.echo.audit")
     store = Store()
     trail = AuditTrail(store)  # type: ignore[arg-type] - only `audit` is used
     entry = Entry("r" * 9999, token_digest="abc", status=200, tool="/" * 9999)
@@ -69,3 +73,5 @@ async def test_texts_that_a_client_chooses_are_cut(clock: list[float]) -> None:
     (row,) = store.rows
     assert len(row["request_id"]) == len(row["tool"]) == len(row["cluster_ids"][0]) == LONGEST_TEXT
     assert (len(row["cluster_ids"]), row["requests"], row["address"]) == (64, 1, None)
+    (line,) = caplog.records
+    assert len(vars(line)["tool"]) == len(vars(line)["clusters"]) == LONGEST_TEXT

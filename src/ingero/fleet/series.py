@@ -36,6 +36,7 @@ from ingero.fleet.kept import KeptBodies, KeptBody, Key
 from ingero.fleet.processor import Taken
 from ingero.fleet.scrape.known import Families, Place, add_known, lines_of
 from ingero.fleet.scrape.layout import Layout, layout_of
+from ingero.fleet.scrape.room import Room
 from ingero.transport.otlp.decoding import INLINE_BYTES, finish_in_slices, without_collector
 
 MAX_KEPT_BYTES: Final = 64 << 20
@@ -97,6 +98,7 @@ class ReceivedSeries:
         self._texts: dict[tuple[KeyValue, ...], str] = {}
         # by body: where its numbers are, and the series they belong to; None where that is unknown
         self._layouts: dict[Key, tuple[Layout, list[Place]] | None] = {}
+        self._layout_room = Room(max_series)
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
         """Keep a body in place of the last one of the same node and kind."""
@@ -122,9 +124,11 @@ class ReceivedSeries:
 
     async def _render(self, cluster: str | None, slice_s: float) -> list[bytes]:
         families: Families = {}
+        room = Room(self.max_series)
         total, pause_s = 0, time.perf_counter() + slice_s
         if len(self._layouts) > 2 * len(self.kept.bodies) + _SLICE_LINES:
             self._layouts.clear()  # most of these nodes are gone
+            self._layout_room = Room(self.max_series)
         bodies = [
             (key, kept)
             for key, kept in self.kept.bodies.items()
@@ -137,7 +141,8 @@ class ReceivedSeries:
                 total, dropped = add_known(known[1], numbers, families, total, self.max_series)
                 self.dropped_series += dropped
             else:
-                total = await self._add_decoded(key, kept, families, total, slice_s)
+                adding = self._add_decoded(key, kept, families, room, total, slice_s)
+                total = await adding
             if time.perf_counter() > pause_s:
                 await asyncio.sleep(0)
                 pause_s = time.perf_counter() + slice_s
@@ -155,7 +160,13 @@ class ReceivedSeries:
         return pieces
 
     async def _add_decoded(
-        self, key: Key, kept: KeptBody, families: Families, total: int, slice_s: float
+        self,
+        key: Key,
+        kept: KeptBody,
+        families: Families,
+        room: Room,
+        total: int,
+        slice_s: float,
     ) -> int:
         """Add the series of a body that must be decoded, and learn where its numbers are."""
         body = kept.body
@@ -164,22 +175,30 @@ class ReceivedSeries:
         except (MalformedPush, TooLarge):  # the fast path accepts some that decoding rejects
             self.unreadable += 1
             return total
-        places: list[Place] = []
-        total = await finish_in_slices(self._add(request, key[0], families, total, places), slice_s)
-        layout = None
-        if kept.encoding is Encoding.PROTOBUF and len(body) <= _MAX_LAYOUT_BYTES:
-            layout = layout_of(body, request)
-        is_whole = layout is not None and layout.points == len(places)
-        self._layouts[key] = (layout, places) if layout is not None and is_whole else None
+        is_small = kept.encoding is Encoding.PROTOBUF and len(body) <= _MAX_LAYOUT_BYTES
+        layout = layout_of(body, request) if is_small else None
+        places: list[Place] | None = None if layout is None else []
+        adding = self._add(request, key[0], families, room, total, places)
+        total = await finish_in_slices(adding, slice_s)
+        self._learn(key, layout, places or [])
         return total
+
+    def _learn(self, key: Key, layout: Layout | None, places: list[Place]) -> None:
+        """Note which series the numbers of a body belong to, where there is room for that."""
+        before = self._layouts.pop(key, None)
+        self._layout_room.left += 0 if before is None else _characters(before[1])
+        is_whole = layout is not None and layout.points == len(places)
+        is_kept = is_whole and self._layout_room.take(_characters(places))
+        self._layouts[key] = (layout, places) if layout is not None and is_kept else None
 
     def _add(
         self,
         request: MetricsRequest,
         cluster: str,
         families: Families,
+        room: Room,
         total: int,
-        places: list[Place],
+        places: list[Place] | None,
     ) -> Generator[None, None, int]:
         """Add the series of a request, with pauses, and return how many there are now."""
         for resource in request.resource_metrics:
@@ -194,21 +213,17 @@ class ReceivedSeries:
                     continue
                 name, kind = _name_and_kind(metric)
                 if name not in families:
-                    help = (
-                        (metric.description or metric.name)[:_MAX_HELP_CHARACTERS]
-                        .replace("\\", "\\\\")
-                        .replace("\n", "\\n")
-                    )
-                    families[name] = (kind, help, {})
+                    families[name] = (kind, _help(metric), {})
                 kind, help, samples = families[name]
                 for number, sample in enumerate(self._samples(metric, head, own)):
                     if number % _SLICE_LINES == 0:
                         yield
                     at_ns, tail, value = sample
-                    places.append((name, kind, help, tail))
+                    if places is not None:
+                        places.append((name, kind, help, tail))
                     present = samples.get(tail)
                     if present is None:
-                        if total >= self.max_series:
+                        if total >= self.max_series or not room.take(len(tail)):
                             self.dropped_series += 1
                             continue
                         total += 1
@@ -283,6 +298,15 @@ def series_families(exporters: Iterable[ReceivedSeries]) -> list[Family]:
             ((n, s.dropped_bodies) for n, s in by_name),
         ),
     ]
+
+
+def _characters(places: list[Place]) -> int:
+    return sum(len(tail) for _, _, _, tail in places)
+
+
+def _help(metric: Metric) -> str:
+    text = (metric.description or metric.name)[:_MAX_HELP_CHARACTERS]
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _name_and_kind(metric: Metric) -> tuple[str, str]:

@@ -299,3 +299,48 @@ def test_an_empty_batch_has_no_rows() -> None:
         batch = columns.take()
         assert len(batch.seq) == 0
         assert batch.attrs.offsets.dtype == np.int32
+
+
+@pytest.mark.parametrize("place", ["resource", "scope", "name", "unit"])
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_texts_that_many_events_share_are_counted_for_each_of_them(
+    place: str, is_ascii: bool
+) -> None:
+    """The database writes them for each event: one megabyte became a hundred gigabytes."""
+    text = ("x" if is_ascii else "é") * 200_000
+    points = otlp.Gauge(data_points=(point(as_double=1.0),) * 400)
+    metric = otlp.Metric(
+        name=text if place == "name" else "m", unit=text if place == "unit" else "", gauge=points
+    )
+    scope = otlp.ScopeMetrics(
+        scope=otlp.Scope(name=text if place == "scope" else "s"), metrics=(metric,)
+    )
+    who = otlp.Resource(attributes=otlp.attributes({"x": text if place == "resource" else "x"}))
+    body = encode_protobuf(
+        otlp.MetricsRequest(
+            resource_metrics=(otlp.ResourceMetrics(resource=who, scope_metrics=(scope,)),)
+        )
+    )
+    small = request(otlp.Metric(name="m", gauge=points), node_id="n")
+    for columns in (new_columns(), PureColumns()):
+        assert columns.add(Signal.METRICS, small, 1, 1) == 400
+        shared = columns.shared_bytes
+        assert shared == 400 * len("defaultningero.healthmgauge")
+        for refuse in (columns.add, lambda *body: new_columns().check(*body[:2])):
+            with pytest.raises(TooLarge, match="counted once for each event, exceed 268435456"):
+                refuse(Signal.METRICS, body, 1, 1)
+        assert (len(columns), columns.shared_bytes) == (400, shared)
+        columns.clear()
+        assert columns.shared_bytes == 0
+
+
+@pytest.mark.parametrize("key", ["cluster_id", "ingero.node.id", "job_id", "role"])
+def test_long_ids_are_refused_and_labels_cut(key: str) -> None:
+    metric = otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(as_double=1.0),)))
+    for columns in (new_columns(), PureColumns()):
+        assert columns.add(Signal.METRICS, request(metric, **{key: "é" * 126}), 1, 1) == 1
+        with pytest.raises(MalformedPush, match="is longer than 253 bytes"):
+            columns.add(Signal.METRICS, request(metric, **{key: "é" * 127}), 1, 1)
+    (row,) = decode_rows(Signal.METRICS, request(metric, gpu_model="x" * 300))
+    assert row.context.who.gpu_model == "x" * 252 + "…"
+    assert "x" * 300 in (row.context.who.resource or "")

@@ -225,3 +225,20 @@ def test_a_damaged_file_stays_and_is_named(
     (outcome,) = handle(store, again, "drop", [second.id])
     assert outcome["outcome"] == "dropped"
     assert request_digest(Signal.METRICS, refused(2).body) not in again.entries
+
+
+def test_requests_that_share_much_text_are_loaded_in_several_transactions(
+    store: EventStore, quarantine: Quarantine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingero.storage.events.store.MAX_SHARED_OF_LOAD", 100)
+    loads: list[int] = []
+    load = store.load
+    monkeypatch.setattr(
+        store, "load", lambda frames, *rest: (loads.append(len(frames)), load(frames, *rest))[1]
+    )
+    loaded = load_safely(store, quarantine, [sound(seq) for seq in range(1, 9)])
+    assert loaded.events == 8 * POINTS
+    assert loaded_seqs(store) == dict.fromkeys(range(1, 9), POINTS)
+    assert not quarantine.entries
+    assert loads[0] == 8
+    assert len(loads) > 2

@@ -16,6 +16,7 @@ from ingero.transport.tools.mcp import HttpMcp, McpPrompt, McpResource, McpSurfa
 from ingero.transport.tools.tool import (
     Tool,
     ToolRefused,
+    by_name,
     call,
     parse_pairs,
     self_contained_schema,
@@ -104,6 +105,8 @@ def test_unknown_tool_lists_what_there_is() -> None:
     reply = http_client().post("/t/tools/nope", json={})
     assert reply.status_code == 404
     assert "fleet.nodes" in reply.json()["error"]["message"]
+    with pytest.raises(ToolRefused, match="no tool has a name of 201 characters"):
+        by_name(TOOLS, "n" * 201)
 
 
 def test_f086_answers_validate_against_the_published_schema() -> None:
@@ -244,6 +247,9 @@ async def test_official_client_over_streamable_http() -> None:
         Client(streamable_http_client("http://t/", http_client=http)) as client,
     ):
         await check_client(client, "http")
+        for method in ("GET", "DELETE", "HEAD"):  # a stream would be held without an end
+            reply = await http.request(method, "http://t/", headers={"Accept": "text/event-stream"})
+            assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
     await mcp.stop()
 
 

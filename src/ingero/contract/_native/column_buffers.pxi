@@ -21,6 +21,7 @@ cdef struct OcMark:
     size_t attrs
     size_t detail
     size_t not_finite
+    size_t shared
 
 cdef inline int oc_reserve(OcBuffer* buffer, size_t more) except -1:
     cdef size_t wanted = buffer.size + more

@@ -44,22 +44,24 @@ cdef class ColumnRows:
     """Columns as octets. A request that turns out to be unusual is taken back with `back_to`."""
 
     # `clear` and `__dealloc__` walk from the first of these buffers to the last.
-    cdef OcBuffer context, seq, idx, received, ts, ts_valid, start, start_valid
+    cdef OcBuffer context, context_shared, seq, idx, received, ts, ts_valid, start, start_valid
     cdef OcBuffer real, real_valid, whole, whole_valid, total, total_valid
     cdef OcBuffer chain, chain_ends, chain_valid, attrs, attrs_ends, attrs_valid
     cdef OcBuffer detail, detail_ends, detail_valid
     cdef size_t rows, request_start, request_parts, max_rows, not_finite, resource_octets
+    cdef size_t shared, max_shared
     cdef int64_t request_seq, request_received
     cdef bint spelled_out
     cdef list contexts, resources
     cdef dict context_ids, resource_ids
-    cdef object decode_rows, decode_resource, sum_kind, too_many_rows
+    cdef object decode_rows, decode_resource, sum_kind, too_many_rows, shared_octets
+    cdef object too_much_shared
     cdef object new_context, new_batch, new_numbers, new_texts
 
     def __cinit__(self, pure):
         (self.decode_rows, self.decode_resource, self.new_context, self.sum_kind,
-         self.too_many_rows, self.max_rows, self.new_batch, self.new_numbers,
-         self.new_texts) = pure
+         self.too_many_rows, self.max_rows, self.shared_octets, self.too_much_shared,
+         self.max_shared, self.new_batch, self.new_numbers, self.new_texts) = pure
         self.resources = []
         self.resource_ids = {}
         self.spelled_out = True
@@ -83,6 +85,7 @@ cdef class ColumnRows:
             buffer += 1
         self.rows = 0
         self.not_finite = 0
+        self.shared = 0
         self.contexts = []
         self.context_ids = {}
         if len(self.resources) > OC_CACHED_RESOURCES or self.resource_octets > OC_CACHED_OCTETS:
@@ -93,6 +96,7 @@ cdef class ColumnRows:
     cdef void back_to(self, OcMark mark) noexcept:
         self.rows = mark.rows
         self.not_finite = mark.not_finite
+        self.shared = mark.shared
         cut_to_rows(&self.context, 4, mark.rows)
         cut_to_rows(&self.seq, 8, mark.rows)
         cut_to_rows(&self.idx, 4, mark.rows)
@@ -138,6 +142,7 @@ cdef class ColumnRows:
         if not has_real: real = 0
         if not has_whole: whole = 0
         if not has_total: total = 0
+        self.shared += (<size_t*>self.context_shared.data)[context]
         oc_put(&self.context, &context, 4)
         oc_put(&self.seq, &self.request_seq, 8)
         oc_put(&self.idx, &idx, 4)
@@ -166,6 +171,18 @@ cdef class ColumnRows:
         self.rows += 1
         return 0
 
+    @property
+    def shared_bytes(self):
+        """What the contexts of all rows hold, counted once for each row."""
+        return self.shared
+
+    cdef int add_context(self, context) except -1:
+        cdef size_t octets = self.shared_octets(context)
+        oc_put(&self.context_shared, &octets, sizeof(octets))
+        self.contexts.append(context)
+        self.context_ids[context] = len(self.contexts) - 1
+        return len(self.contexts) - 1
+
     cdef int add_row(self, row) except -1:
         cdef Slice chain
         cdef bytes chain_bytes = (row.causal_chain_id or "").encode()
@@ -173,9 +190,7 @@ cdef class ColumnRows:
         cdef bytes detail = b"" if row.detail is None else row.detail.encode()
         context = self.context_ids.get(row.context)
         if context is None:
-            context = len(self.contexts)
-            self.contexts.append(row.context)
-            self.context_ids[row.context] = context
+            context = self.add_context(row.context)
         chain.at = <Bytes>PyBytes_AS_STRING(chain_bytes)
         chain.size = PyBytes_GET_SIZE(chain_bytes)
         oc_put(&self.attrs, PyBytes_AS_STRING(attrs), PyBytes_GET_SIZE(attrs))

@@ -16,6 +16,7 @@ cdef class CompiledColumns(ColumnRows):
         mark.attrs = self.attrs.size
         mark.detail = self.detail.size
         mark.not_finite = self.not_finite
+        mark.shared = self.shared
         self.request_start = self.rows
         self.request_parts = 0
         self.request_seq = seq
@@ -32,6 +33,8 @@ cdef class CompiledColumns(ColumnRows):
                     if self.rows % OC_ROWS_A_TURN == 0:
                         with nogil:  # other threads run, such as the one with the event loop
                             pass
+            if self.shared - mark.shared > self.max_shared:
+                raise self.too_much_shared()
         except BaseException:
             self.back_to(mark)
             raise
@@ -222,9 +225,7 @@ cdef class CompiledColumns(ColumnRows):
             # Two spellings may give one context, and `add_row` may have added it.
             found = self.context_ids.get(context)
             if found is None:
-                found = len(self.contexts)
-                self.contexts.append(context)
-                self.context_ids[context] = found
+                found = self.add_context(context)
             self.context_ids[key] = found
         return found
 

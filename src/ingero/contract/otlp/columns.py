@@ -6,6 +6,7 @@ everything else to `decode_rows`.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -16,12 +17,15 @@ from numpy.typing import NDArray
 from ingero.compiled import CODECS, compiled_or_pure
 from ingero.contract.otlp.rows import (
     MAX_ROWS,
+    MAX_SHARED_BYTES,
     Context,
     Row,
     decode_resource,
     decode_rows,
+    shared_bytes,
     sum_kind,
     too_many_rows,
+    too_much_shared,
 )
 
 CompiledColumns: Any = compiled_or_pure(CODECS, "CompiledColumns", None)
@@ -86,6 +90,11 @@ class Columns(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def shared_bytes(self) -> int:
+        """What the contexts of all rows hold, counted once for each row."""
+        ...
+
     def clear(self) -> None: ...
 
     def take(self) -> Batch: ...
@@ -103,16 +112,25 @@ class PureColumns:
     def clear(self) -> None:
         self._rows: list[Row] = []
         self._origins: list[tuple[int, int, int]] = []
+        self.shared_bytes = 0
 
     def add(self, signal: int, body: bytes, seq: int, received_us: int) -> int:
         rows = decode_rows(signal, body)
+        counts = Counter(row.context for row in rows)
+        shared = sum(count * shared_bytes(context) for context, count in counts.items())
+        if shared > MAX_SHARED_BYTES:
+            raise too_much_shared()
+        self.shared_bytes += shared
         self._rows += rows
         self._origins += [(seq, idx, received_us) for idx in range(len(rows))]
         return len(rows)
 
     def check(self, signal: int, body: bytes) -> int:
         self.clear()
-        return len(decode_rows(signal, body))
+        try:
+            return self.add(signal, body, 0, 0)
+        finally:
+            self.clear()
 
     def take(self) -> Batch:
         rows, origins = self._rows, self._origins
@@ -180,6 +198,9 @@ _PURE_FUNCTIONS: Final = (
     sum_kind,
     too_many_rows,
     MAX_ROWS,
+    shared_bytes,
+    too_much_shared,
+    MAX_SHARED_BYTES,
     Batch,
     Numbers,
     Texts,

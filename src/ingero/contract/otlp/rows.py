@@ -20,11 +20,17 @@ from ingero.contract.otlp.detail import (
     summary_detail,
 )
 from ingero.contract.otlp.text import attributes_json
+from ingero.contract.push.decode import MAX_ID_BYTES, cut_label
 from ingero.contract.timeline.varint import varint
 from ingero.errors import MalformedPush, TooLarge
 
 # Of one request. A body full of empty points would otherwise grow 100-fold in memory.
 MAX_ROWS: Final = 200_000
+# Of one request: what its rows share (resource, scope, name, unit), counted for each row, because
+# the database writes it for each. One megabyte could otherwise become a hundred gigabytes.
+MAX_SHARED_BYTES: Final = 256 << 20
+_LONG_TEXT: Final = 4096  # the database keeps equal texts once up to this length
+_LONG_WEIGHT: Final = 4
 NO_VALUE_FLAG: Final = 1  # DataPointFlags: the point has no value
 _LARGEST_TIME: Final = 2**63 - 2  # the database reads the next number as infinity
 _NS_PER_MS: Final = 1e6
@@ -88,6 +94,7 @@ _TEXT_SOURCES: Final = {
     "provider": (names.PROVIDER, "provider", "cloud.provider"),
     "gpu_model": (names.GPU_MODEL, "gpu_model"),
 }
+_LABELS: Final = frozenset({"provider", "gpu_model"})  # cut, with the whole text in `resource`
 _INT_SOURCES: Final = {
     "rank": (names.RANK, names.NODE_RANK, "rank"),
     "nranks": (names.WORLD_SIZE, "nranks"),
@@ -114,27 +121,51 @@ def too_many_rows() -> TooLarge:
     return TooLarge(f"the request holds more than {MAX_ROWS} events; send smaller batches")
 
 
+def too_much_shared() -> TooLarge:
+    """Return the error that pure and compiled code raise."""
+    return TooLarge(
+        f"resource, scope and names, counted once for each event, exceed {MAX_SHARED_BYTES} bytes; "
+        "send smaller batches or shorter texts"
+    )
+
+
+def shared_bytes(context: Context) -> int:
+    """Return what the database writes of a context for each row; long texts count more."""
+    texts = (*context.who, *context[1:])
+    sizes = [len(text.encode()) for text in texts if isinstance(text, str)]
+    return sum(size if size <= _LONG_TEXT else _LONG_WEIGHT * size for size in sizes)
+
+
 def resource_context(resource: otlp.Resource | None) -> ResourceContext:
-    """Return the sender that a resource names; raises MalformedPush for names with line breaks."""
+    """Return the sender that a resource names.
+
+    Raises MalformedPush for names with line breaks, and for ids that are too long: cutting them
+    would merge them.
+    """
     attributes = resource.attributes if resource else ()
     plain = otlp.plain_attributes(attributes)
     found: dict[str, Any] = {}
     used: dict[str, Any] = {}
     for column, sources in (*_TEXT_SOURCES.items(), *_INT_SOURCES.items()):
         read = _as_int32 if column in _INT_SOURCES else _as_text
-        found[column] = next(
-            (value for key in sources if (value := read(plain.get(key))) is not None), None
-        )
+        value = next((one for key in sources if (one := read(plain.get(key))) is not None), None)
+        found[column] = _name_or_label(column, value) if isinstance(value, str) else value
         used |= dict.fromkeys(sources, found[column])
-    for column in _TEXT_SOURCES:
-        text = found[column]
-        if text is not None and ("\r" in text or "\n" in text):
-            raise MalformedPush(f"{column} {text!r} contains a line break")
     found["cluster_id"] = found["cluster_id"] or names.DEFAULT_CLUSTER
     rest = [
         kv for kv in attributes if kv.key not in used or str(plain[kv.key]) != str(used[kv.key])
     ]
     return ResourceContext(**found, resource=attributes_json(rest))
+
+
+def _name_or_label(column: str, text: str) -> str:
+    if "\r" in text or "\n" in text:
+        raise MalformedPush(f"{column} {text[:MAX_ID_BYTES]!r} contains a line break")
+    if column in _LABELS:
+        return cut_label(text)
+    if len(text) > MAX_ID_BYTES or len(text.encode()) > MAX_ID_BYTES:
+        raise MalformedPush(f"{column} is longer than {MAX_ID_BYTES} bytes")
+    return text
 
 
 def decode_resource(body: bytes) -> ResourceContext:

@@ -112,8 +112,9 @@ class Loader:
         self._wake.set()
         self._thread.join()
         with self._write_lock:
-            self._store.roll_up(_now_us())
-            self._store.checkpoint()
+            with self._tolerated("roll_up"):  # the engines of a lake may be gone
+                self._store.roll_up(_now_us())
+                self._store.checkpoint()
             self._store.close()
         self._attempts.end()
         return 0

@@ -190,6 +190,8 @@ def _last(answer: Answer) -> Answer:
 if __name__ == "__main__":
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:
-        sys.exit(main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=StoreSettings)))
+        status = main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=StoreSettings))
     except BrokenPipeError:  # the parent exited while the database was being opened
-        sys.exit(0)
+        status = 0
+    logging.shutdown()
+    os._exit(status)  # connections of readers need no end, and without PostgreSQL have none

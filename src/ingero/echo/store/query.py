@@ -19,7 +19,8 @@ from ingero.echo.store.api import ColumnResult, PackedColumn, QueryFailed, Query
 
 log = logging.getLogger(__name__)
 
-_BATCH_ROWS: Final = 2048
+MAX_COLUMNS: Final = 1000
+_BATCH_ROWS: Final = 64  # converted at once; each row has at most `QueryLimits.size_bytes`
 _INT64: Final = 2**63
 _EPOCHS: Final[dict[str, tuple[str, Literal["us", "ns", "ms", "s"]]]] = {
     "TIMESTAMP_NS": ("epoch_ns", "ns"),
@@ -29,6 +30,13 @@ _EPOCHS: Final[dict[str, tuple[str, Literal["us", "ns", "ms", "s"]]]] = {
     "TIMESTAMP_S": ("epoch", "s"),
 }
 _PLAIN: Final = frozenset({"VARCHAR", "JSON", "BOOLEAN", "INTEGER", "BIGINT", "SMALLINT"})
+_TEXTS: Final = frozenset({"VARCHAR", "JSON"})
+_SHORT: Final = frozenset(
+    "BOOLEAN TINYINT SMALLINT INTEGER BIGINT HUGEINT UTINYINT USMALLINT UINTEGER UBIGINT UHUGEINT "
+    "FLOAT DOUBLE DATE TIME UUID INTERVAL".split()
+)
+# lists and structures become one object of Python for each of their values
+_NESTED_WEIGHT: Final = 8
 _MEMORY_SIGNS: Final = (
     "failed to allocate",
     "bad_alloc",
@@ -53,10 +61,11 @@ def run_query(
     started = time.perf_counter()
     with _bounded(cursor, limits):
         columns, types = _described(cursor, sql, params)
-        cursor.execute(_with_times_as_numbers(sql, types), params)
+        cursor.execute(_for_json(sql, types, limits), params)
+        is_measured = bool(columns)
         if not columns:
             columns, types = _description(cursor)
-        rows, truncated = _read(cursor, types, limits)
+        rows, truncated = _read(cursor, types, limits, is_measured)
     elapsed_ms = (time.perf_counter() - started) * 1e3
     return QueryResult(
         columns=columns,
@@ -90,15 +99,42 @@ def _description(cursor: duckdb.DuckDBPyConnection) -> tuple[list[str], list[str
     return [str(column[0]) for column in found], [str(column[1]) for column in found]
 
 
-def _with_times_as_numbers(sql: str, types: list[str]) -> str:
-    """Return a statement that gives times as whole numbers: Python's have no nanoseconds."""
-    if not any(kind in _EPOCHS for kind in types):
+def _for_json(sql: str, types: list[str], limits: QueryLimits) -> str:
+    """Return a statement that gives times as whole numbers, and the size of each row last.
+
+    Python's times have no nanoseconds. A value can be larger than all memory that converting it to
+    Python may take, so of rows that are too large only the size is given.
+    """
+    if not types:
         return sql
-    columns = ", ".join(
-        f"{_EPOCHS[kind][0]}(#{number})" if kind in _EPOCHS else f"#{number}"
+    if len(types) > MAX_COLUMNS:
+        raise QueryFailed(
+            "sql_refused", f"the result has {len(types)} columns; at most {MAX_COLUMNS} are allowed"
+        )
+    sizes = [_size(number, kind) for number, kind in enumerate(types, 1) if not _is_short(kind)]
+    size = " + ".join([str(8 * len(types)), *(f"coalesce({one}, 0)" for one in sizes)])
+    last = f"#{len(types) + 1}"
+    columns = [
+        _value(number, kind, f"CASE WHEN {last} <= {limits.size_bytes} THEN #{number} END")
         for number, kind in enumerate(types, 1)
-    )
-    return f"SELECT {columns} FROM ({sql}\n)"
+    ]
+    return f"SELECT {', '.join(columns)}, {last} FROM (SELECT *, {size} FROM ({sql}\n))"
+
+
+def _is_short(kind: str) -> bool:
+    return kind in _SHORT or kind in _EPOCHS or kind.startswith("DECIMAL(")
+
+
+def _size(number: int, kind: str) -> str:
+    if kind in _TEXTS:
+        return f"strlen(#{number})"
+    return f"{_NESTED_WEIGHT} * strlen(CAST(#{number} AS VARCHAR))"
+
+
+def _value(number: int, kind: str, if_it_fits: str) -> str:
+    if kind in _EPOCHS:
+        return f"{_EPOCHS[kind][0]}(#{number})"
+    return f"#{number}" if _is_short(kind) else if_it_fits
 
 
 def run_columns(
@@ -158,21 +194,29 @@ def _end(cursor: duckdb.DuckDBPyConnection) -> None:
 
 
 def _read(
-    cursor: duckdb.DuckDBPyConnection, types: list[str], limits: QueryLimits
+    cursor: duckdb.DuckDBPyConnection, types: list[str], limits: QueryLimits, is_measured: bool
 ) -> tuple[list[list[Any]], bool]:
-    """Return rows up to a limit, and whether any were left out."""
+    """Return rows up to a limit, and whether any were left out.
+
+    With `is_measured` the last column is the size of the row, see `_for_json`.
+    """
     rows: list[list[Any]] = []
     size = 0
     while batch := cursor.fetchmany(_BATCH_ROWS):
-        columns = [
-            column_values(column, kind)
-            for column, kind in zip(zip(*batch, strict=True), types, strict=True)
-        ]
-        for row in zip(*columns, strict=True):
+        found = list(zip(*batch, strict=True))
+        sizes = found.pop() if is_measured else (0,) * len(batch)
+        columns = [column_values(column, kind) for column, kind in zip(found, types, strict=True)]
+        for row_size, row in zip(sizes, zip(*columns, strict=True), strict=True):
+            size += row_size
             if len(rows) >= limits.rows or (size > limits.size_bytes and rows):
                 return rows, True
+            if row_size > limits.size_bytes:
+                raise QueryFailed(
+                    "sql_refused",
+                    f"a row of the result is larger than {limits.size_bytes >> 20} MiB; select "
+                    "fewer columns, cut texts with left(…), or return lists as rows with unnest(…)",
+                )
             rows.append(list(row))
-            size += 8 * len(row) + sum(len(value) for value in row if isinstance(value, str))
     return rows, False
 
 

@@ -18,7 +18,8 @@ from typing import Any, Final
 import duckdb
 
 from ingero.contract.otlp.columns import Batch, Columns, new_columns
-from ingero.errors import StoreError
+from ingero.contract.otlp.rows import MAX_SHARED_BYTES
+from ingero.errors import StoreError, TooLarge
 from ingero.storage.events.arrivals import ARRIVALS_ROLL_UP
 from ingero.storage.events.arrow import batch_table, digest_table
 from ingero.storage.events.arrow_stream import ArrowTable
@@ -31,6 +32,8 @@ MAX_DIGESTS: Final = (
     # retries come within minutes; this limit applies when there are very many small requests
     500_000
 )
+# of all requests of one load; what one request may share is limited when it arrives
+MAX_SHARED_OF_LOAD: Final = 2 * MAX_SHARED_BYTES
 DIGEST_AGE_US: Final = 15 * 60 * 1_000_000
 # what is computed from time to time, each with the key of `meta` that says how far it came
 _ROLL_UPS: Final = {"rolled_seq": ROLL_UP, "arrived_seq": ARRIVALS_ROLL_UP}
@@ -183,6 +186,8 @@ class EventStore(abc.ABC):
             if not (digest in self._digests or digest in fresh or digest in known):
                 fresh[digest] = frame
                 columns.add(frame.signal, frame.body, self.first_seq + frame.seq, frame.received_us)
+            if len(fresh) > 1 and columns.shared_bytes > MAX_SHARED_OF_LOAD:
+                raise TooLarge("together these requests take too much memory; load them by halves")
         return Prepared(fresh, columns.take(), self.first_seq)
 
     def _is_current(self, prepared: Prepared, known: Container[bytes]) -> bool:

@@ -151,7 +151,16 @@ class HttpMcp:
         self._task: asyncio.Task[None] | None = None
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; the SDK itself would read a body of any size."""
+        """Answer one request; the SDK itself would read a body of any size.
+
+        Nothing is ever sent without a request, so a stream that GET asks for would stay empty, and
+        be held for as long as the client likes.
+        """
+        if scope["method"] != "POST":
+            await error_response("send messages with POST", 405, {"Allow": "POST"})(
+                scope, receive, send
+            )
+            return
         try:
             body = await read_request_body(StarletteRequest(scope, receive), MAX_MESSAGE_BYTES)
         except TooLarge as error:

@@ -6,13 +6,14 @@ import re
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from ingero.errors import IngeroError
 
 Context = TypeVar("Context")
+LONGEST_NAME: Final = 200
 
 
 class ToolRefused(IngeroError):
@@ -157,6 +158,8 @@ def by_name(tools: Iterable[Tool[Context]], name: str) -> Tool[Context]:
         if candidate.name == name:
             return candidate
     names = [tool.name for tool in listed]
+    if len(name) > LONGEST_NAME:  # comparing it would take long
+        raise ToolRefused("unknown_tool", f"no tool has a name of {len(name)} characters", 404)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
     raise ToolRefused("unknown_tool", f"no tool {name!r}; {hint}", status=404)

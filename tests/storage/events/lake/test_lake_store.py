@@ -1,5 +1,6 @@
 """Several writers share one lake: PostgreSQL holds its catalogue, a folder its files."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -291,3 +292,39 @@ def test_a_lake_of_the_version_before_gets_the_new_tables(opened: Open) -> None:
     assert again.scalar("SELECT max(value) FROM meta WHERE key = 'arrivals_from_us'") > START_US
     with closing(again.cursor()) as cursor:
         assert cursor.execute("SELECT count(*) FROM straggler_events").fetchall() == [(0,)]
+
+
+_CLOSING = """
+import sys
+from pathlib import Path
+from ingero.storage.events.lake.address import LakeSecrets, parse_lake_address
+from ingero.storage.events.lake.store import LakeStore
+url, beside, reader = sys.argv[1:]
+secrets = LakeSecrets(reader_user=reader)
+store = LakeStore(parse_lake_address(url), secrets, Path(beside), 1 << 29, 1)
+for connection in (store._readers, store._connection):
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM lake.events").fetchall()
+print("ready", flush=True)
+sys.stdin.readline()
+store.close()
+print("closed", flush=True)
+"""
+
+
+def test_a_store_closes_while_postgresql_is_gone(tmp_path: Path) -> None:
+    """DuckDB rolls an open transaction back in a destructor, and aborted the process."""
+    address, _ = lake_for(tmp_path / "lake", in_bucket=False)
+    command = [sys.executable, "-c", _CLOSING, url_of(address), str(tmp_path / "a"), READER]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, text=True, **pipes) as child:  # type: ignore[call-overload]
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        gone = postgres().execute(
+            "echo",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE "
+            f"'%{address.schema}%' AND pid <> pg_backend_pid()",
+        )
+        assert gone
+        said, _ = child.communicate("\n", timeout=60)
+    assert (said, child.returncode) == ("closed\n", 0)

@@ -186,8 +186,15 @@ class LakeStore(EventStore):
                 log.warning("upkeep_postponed reason=%r", str(error))
 
     def close(self) -> None:
-        self._readers.close()
-        super().close()
+        """Close all connections, also while PostgreSQL is gone.
+
+        A transaction that is still open would be rolled back by a destructor, and DuckDB aborts the
+        process if PostgreSQL does not answer that. A failed ROLLBACK is an error like others.
+        """
+        for connection in (self._readers, self._connection):
+            with contextlib.suppress(duckdb.Error):  # also where no transaction is open
+                connection.execute("ROLLBACK")
+            connection.close()
         self._catalogue.close()
 
     def _learn_from_others(self) -> None:
