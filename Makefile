@@ -257,7 +257,8 @@ bench-echo-integration: $(READY) ## measure how long the integration test of Ech
 	$(BIN)/python -m bench.echo_integration
 
 .PHONY: bench-peers
-bench-peers: $(READY) peers ## send the same pushes to Fleet and to an OpenTelemetry Collector (needs Go)
+bench-peers: $(READY) peers ## send the same pushes to Fleet, an OpenTelemetry Collector and VictoriaMetrics (needs Go); INGERO_REFERENCE=program also compares commands
+	nice bench/peers/victoria.sh
 	$(BIN)/python -m bench.fleet_vs_collector
 
 .PHONY: bench-100k

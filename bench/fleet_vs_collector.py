@@ -1,11 +1,13 @@
-"""`make bench-peers`: the same pushes to Fleet and to an OpenTelemetry Collector, in one run.
+"""`make bench-peers`: the same pushes to Fleet and to programs of others, in one run.
 
-The Collector decodes and discards (nop exporter); Fleet decodes, keeps a roster, serves thresholds
-and keeps bodies for scraping. Both count what they do, the Collector with its default telemetry.
-The row without telemetry shows what telemetry costs.
+An OpenTelemetry Collector decodes and discards (nop exporter); VictoriaMetrics keeps every point on
+disk and acknowledges from memory; Fleet decodes, keeps a roster, serves thresholds and keeps bodies
+for scraping. All count what they do, the Collector with its default telemetry. The row without
+telemetry shows what telemetry costs. Peers that are not installed are left out.
 """
 
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from bench.fleet_push import (
     write_bodies,
 )
 from bench.measure import free_port, load, rss_mb, server
+from bench.reference import compare
 
 PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
 CONFIG = """
@@ -56,24 +59,57 @@ TELEMETRY = {
 }
 
 
+VICTORIA = "VictoriaMetrics"
+TARGETS = {VICTORIA: "/opentelemetry/v1/metrics"}  # all others: as OTLP says
+
+
+def victoria_program() -> str | None:
+    """Return VictoriaMetrics from the variable, the path or the cache folder."""
+    given = os.environ.get("VICTORIA_METRICS")
+    return given or shutil.which(
+        "victoria-metrics", path=f"{os.environ.get('PATH', '')}:{PEERS / 'bin'}"
+    )
+
+
 def start(name: str, port: int, directory: Path) -> list[str]:
     """Return the command that starts a server on this port."""
     if name == "Fleet":
         return fleet_command(port)
+    if name == VICTORIA:
+        stored = directory / f"victoria-{port}"
+        return [
+            str(victoria_program()),
+            f"-httpListenAddr=127.0.0.1:{port}",
+            f"-storageDataPath={stored}",
+            "-loggerLevel=ERROR",
+        ]
     config = directory / "collector.yaml"
     config.write_text(CONFIG.format(port=port, telemetry=TELEMETRY[name].format(port=free_port())))
     return [str(PEERS / "otelcol"), "--config", str(config)]
 
 
+def servers() -> list[str]:
+    """Return the names of the servers that are installed."""
+    collector = list(TELEMETRY) if (PEERS / "otelcol").exists() else []
+    return [*collector, *([VICTORIA] if victoria_program() else []), "Fleet"]
+
+
 def measure(directory: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Load each server once per round; return its runs by server and encoding."""
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    files = write_bodies(directory, "/v1/metrics")
+    for target in ("/v1/metrics", *TARGETS.values()):
+        (directory / target.split("/")[1]).mkdir()
+    files = {
+        target: write_bodies(directory / target.split("/")[1], target)
+        for target in ("/v1/metrics", *TARGETS.values())
+    }
     for _ in range(ROUNDS):
-        for name in (*TELEMETRY, "Fleet"):
+        for name in servers():
             port = free_port()
             with server(start(name, port, directory), port, {"GOMAXPROCS": "1"}) as pid:
-                for encoding, file in files.items():
+                for encoding, file in files[TARGETS.get(name, "/v1/metrics")].items():
+                    if name == VICTORIA and encoding == "JSON":
+                        continue  # it reads protobuf only
                     load(port, pid, file, 0, 0.5, 16)
                     run = load(port, pid, file, 0, SECONDS, 32)
                     runs.setdefault((name, encoding), []).append({**run, "rss_mb": rss_mb(pid)})
@@ -81,8 +117,8 @@ def measure(directory: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def main() -> int:
-    if not (PEERS / "otelcol").exists():
-        print(f"no Collector in {PEERS}; `make peers` builds it (needs Go)")
+    if servers() == ["Fleet"]:
+        print(f"no peers in {PEERS}; `make peers` builds them (needs Go)")
         return 1
     print_machine()
     with tempfile.TemporaryDirectory() as folder:
@@ -94,11 +130,19 @@ def main() -> int:
         print(f"{name:<17}{encoding:<10}{figures}{run['errors']:>8.0f}")
     print()
     passed = True
-    for encoding, least in (("protobuf", 3.0), ("JSON", 2.0)):
-        pairs = zip(runs["Collector", encoding], runs["Fleet", encoding], strict=True)
+    for peer, encoding, least in (
+        ("Collector", "protobuf", 3.0),
+        ("Collector", "JSON", 2.0),
+        (VICTORIA, "protobuf", 1.0),
+    ):
+        if (peer, encoding) not in runs:
+            print(f"  no {peer}: not compared")
+            continue
+        pairs = zip(runs[peer, encoding], runs["Fleet", encoding], strict=True)
         ratio = statistics.median(theirs["cpu_us"] / ours["cpu_us"] for theirs, ours in pairs)
-        name = f"{encoding}: Collector's CPU per push / Fleet's, median of rounds"
+        name = f"{encoding}: {peer}'s CPU per push / Fleet's, median of rounds"
         passed &= check(name, ratio, "x", ratio >= least, f">= {least:g}")
+    compare()
     return 0 if passed else 1
 
 

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -166,6 +167,7 @@ class MessageReader:
         self._unhurried.clear()
 
 
+@lru_cache(maxsize=4096)  # of a connection, each of whose calls asks again
 def peer_address(peer: str) -> str | None:
     """Return the address in gRPC's name of a peer, as in `ipv4:10.0.0.1:5000`.
 
