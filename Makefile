@@ -139,8 +139,8 @@ e2e-systemd: $(READY) peers-images peers-charts ## install the debs under a real
 
 RATE ?= 2000
 .PHONY: e2e-replicas
-e2e-replicas: $(READY) peers-valkey ## run three replicas of Fleet on a real Valkey or Redis: kills, fail-over, an engine that is away (five minutes; RATE=pushes per second)
-	INGERO_TEST_REPLICAS=1 RATE=$(RATE) $(BIN)/pytest -s -x -p no:xdist tests/e2e/test_replicas.py
+e2e-replicas: $(READY) peers-valkey ## run three replicas of Fleet on a real Valkey or Redis: kills, fail-over, an engine that is away (three minutes; RATE=pushes per second)
+	INGERO_TEST_REPLICAS=1 RATE=$(RATE) $(BIN)/pytest -rP -n 2 --dist loadgroup tests/e2e/test_replicas.py
 
 .PHONY: e2e-slurm
 e2e-slurm: $(READY) peers-slurm ## run a real Slurm cluster of three nodes on loopback: plugin in every task, gate, opt-in drain (needs root)

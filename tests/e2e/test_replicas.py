@@ -1,6 +1,7 @@
 """Three replicas of Fleet on a real Valkey or Redis (F058): kills, fail-over, an engine away.
 
-`make e2e-replicas` runs it; it takes five minutes. RATE sets the pushes per second.
+`make e2e-replicas` runs it, two tests at a time; it takes three minutes. RATE sets the pushes per
+second.
 """
 
 import asyncio
@@ -90,6 +91,7 @@ def agreed(found: list[Replica]) -> set[bytes]:
     return {msgspec.json.encode({k: each.status().get(k) for k in keys}) for each in found}
 
 
+@pytest.mark.xdist_group("first")
 async def test_replicas_are_killed_in_turn_while_a_rank_becomes_slow(tmp_path: Path) -> None:
     with engine(tmp_path / "engine") as server:
         url = f"valkey://127.0.0.1:{server.port}"
@@ -134,6 +136,7 @@ async def test_replicas_are_killed_in_turn_while_a_rank_becomes_slow(tmp_path: P
             assert found[0].status()["nodes_by_state"]["active"] == 400
 
 
+@pytest.mark.xdist_group("second")
 async def test_sentinel_fails_over(tmp_path: Path) -> None:
     with watched_pair(tmp_path) as (primary, copy, ports):
         url = "valkey+sentinel://" + ",".join(f"127.0.0.1:{port}" for port in ports) + "/fleet"
@@ -154,6 +157,7 @@ async def test_sentinel_fails_over(tmp_path: Path) -> None:
             assert all(each.status()["nodes_by_state"]["active"] == 100 for each in found)
 
 
+@pytest.mark.xdist_group("second")
 async def test_the_engine_is_away_and_comes_back_empty(tmp_path: Path) -> None:
     """With a push interval of 2 s, half a minute is what ten minutes are with one of 10 s."""
     with engine(tmp_path / "engine") as server:
@@ -185,6 +189,7 @@ def _has_quorum(senders: Senders) -> bool:
     return senders.accepted > accepted + 10 and senders.no_quorum == without
 
 
+@pytest.mark.xdist_group("second")
 async def test_a_late_replica_never_answers_a_cold_start(tmp_path: Path) -> None:
     with engine(tmp_path / "engine") as server:
         url = f"valkey://127.0.0.1:{server.port}"
@@ -215,6 +220,7 @@ async def test_a_late_replica_never_answers_a_cold_start(tmp_path: Path) -> None
                     late.kill()
 
 
+@pytest.mark.xdist_group("second")
 async def test_what_a_killed_sender_did_not_send_is_sent_by_the_next_one_once(
     tmp_path: Path,
 ) -> None:
@@ -273,6 +279,7 @@ async def test_what_a_killed_sender_did_not_send_is_sent_by_the_next_one_once(
     await runner.cleanup()
 
 
+@pytest.mark.xdist_group("first")
 async def test_a_state_that_differs_is_healed_on_a_real_engine(tmp_path: Path) -> None:
     with engine(tmp_path / "engine") as server:
         url = f"valkey://127.0.0.1:{server.port}"

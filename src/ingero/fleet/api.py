@@ -268,17 +268,18 @@ async def _one_by_one(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
 
 
 def metrics_app(
-    render: Callable[[str | None], Awaitable[Sequence[bytes]]], access: Access
+    render: Callable[[str | None], Awaitable[bytes | list[bytes]]], access: Access
 ) -> Starlette:
     """Return an application that serves metrics to a Prometheus server.
 
     `render` gets the cluster that the query names: a large Fleet is scraped cluster by cluster.
-    It returns the text in pieces, between which pushes are answered.
+    It may return the text in pieces, between which pushes are answered.
     """
 
     async def metrics(request: Request) -> Response:
         cluster = request.query_params.get(CLUSTER_QUERY) or None
-        pieces = await render(cluster)
+        text = await render(cluster)
+        pieces = [text] if isinstance(text, bytes) else text
         size = str(sum(len(piece) for piece in pieces))
         headers = {"Content-Length": size}
         return StreamingResponse(_one_by_one(pieces), media_type=CONTENT_TYPE, headers=headers)

@@ -57,7 +57,7 @@ from ingero.fleet.receive import STOPPING, Receiver
 from ingero.fleet.replicas.metrics import replica_families
 from ingero.fleet.verdict_metrics import job_families, verdict_families
 from ingero.transport.access import Access
-from ingero.transport.otlp.decoding import finish, finish_in_slices
+from ingero.transport.otlp.decoding import TICK_SLICE_S, finish, finish_in_slices
 from ingero.transport.otlp.server_http import push_protocol
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class FleetService:
             await asyncio.sleep(self._tick_s)
             try:
                 with self._listeners.operations.measured("tick"):
-                    await finish_in_slices(self._tick(time.monotonic()))
+                    await finish_in_slices(self._tick(time.monotonic()), TICK_SLICE_S)
                 if self.replica is not None and self.receiver.refuses != STOPPING:
                     self.receiver.refuses = self.replica.why_not
                 await self.judgement.settle()
@@ -298,7 +298,7 @@ class FleetService:
         yield from self.processor.tick_in_steps(now_s)
         if now_s >= self._prices_due_s:
             self._prices_due_s = now_s + PRICES_EVERY_S
-            self._prices.update(self.processor)
+            yield from self._prices.update(self.processor)
         changed = self.judgement.tick(now_s + self.unix_offset_s)
         sinks = self.receiver.sinks.get(LogsRequest, ())
         if changed and sinks:
@@ -336,8 +336,8 @@ class FleetService:
                     if isinstance(sink, Forwarder):
                         sink.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))
 
-    async def _render_own(self) -> list[bytes]:
-        text = render(
+    async def _render_own(self) -> bytes:
+        return render(
             cluster_families(self.processor)
             + verdict_families(self.verdicts, self.processor.provider_of)
             + self._prices.families(self.processor)
@@ -358,7 +358,6 @@ class FleetService:
                 self.exporters.families(),
             )
         )
-        return [text]
 
     def reload(self) -> None:
         """Read tokens and certificates again; a wrong file is logged and its old content kept."""

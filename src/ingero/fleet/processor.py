@@ -194,9 +194,8 @@ class FleetProcessor:
         address: str | None,
     ) -> Taken:
         """Handle a request that is no plain push; own times of known ranks are not decoded."""
-        columns = None
-        if self.on_own_times is not None and encoding is Encoding.PROTOBUF:
-            columns = decode_own_time_columns(body)
+        may_be_own = self.on_own_times is not None and encoding is Encoding.PROTOBUF
+        columns = decode_own_time_columns(body) if may_be_own else None
         if columns is None or self.on_own_times is None:
             request = decode(MetricsRequest, body, encoding)
             return self.take(request, cluster, now_s, wall_ns, address)
@@ -355,6 +354,7 @@ class FleetProcessor:
         self.counters.ticks += 1
         for name, cluster in list(self.clusters.items()):
             self.counters.forgotten += cluster.roster.forget(now_s, self.policy.ttl_s)
+            yield
             if cluster.roster.rows:
                 self._advance(cluster, now_s)
             else:

@@ -147,9 +147,8 @@ class Receiver:
         """
         is_json, query, header, authorization, sent, is_gzip = request
         presented = authorization.decode("latin-1") if authorization else None
-        is_known = not is_gzip or self._knows(presented)
-        body = unpack_small(sent) if is_gzip and is_known else sent
-        if self.providers is not None or body is None or not is_known:
+        body = self._unpacked(sent, presented) if is_gzip else sent
+        if self.providers is not None or body is None:
             return None
         if len(body) > INLINE_BYTES and decode_plain_push(body, is_json) is None:
             return None
@@ -185,14 +184,15 @@ class Receiver:
         self.replies["http", reply.status] += 1
         sender = admitted if isinstance(admitted, Key) else None
         reply = replace(reply, headers=self.http_headers(cluster, sender))
-        content = encode_status(
-            encoding, GRPC_CODES[reply.status], reply.message, reply.retry_after_s
-        )
+        code = GRPC_CODES[reply.status]
+        content = encode_status(encoding, code, reply.message, reply.retry_after_s)
         return _render(reply, encoding, date, content)
 
-    def _knows(self, presented: str | None) -> bool:
+    def _unpacked(self, body: bytes, presented: str | None) -> bytes | None:
+        """Return a small gzip body of a known sender as it was; None for all others."""
         token = self.http_token
-        return not token.is_required or token.find(presented, time.monotonic()) is not None
+        is_known = not token.is_required or token.find(presented, time.monotonic()) is not None
+        return unpack_small(body) if is_known else None
 
     def _named_cluster(self, query: bytes, header: bytes | None) -> str | None:
         kept = self.clusters_by_query
@@ -264,19 +264,19 @@ class Receiver:
         """Handle a request of an admitted sender; raise MalformedPush or TooLarge."""
         if len(inbound.body) > INLINE_BYTES:
             return self._receive_large(transport, names, inbound)
+        refused = refused_cluster(inbound.sender, inbound)
+        if refused is not None:
+            return self._refused(transport, inbound, refused)
         with self._outcome_counted(transport):
-            refused = refused_cluster(inbound.sender, inbound)
-            if refused is not None:
-                return self._refused(transport, inbound, refused)
             taken = self._take(inbound)
         return self._accepted(names, taken)
 
     async def _receive_large(self, transport: str, names: _Names, inbound: Inbound) -> Reply:
         """Decode in a thread, then store in short slices."""
+        refused = await asyncio.to_thread(refused_cluster, inbound.sender, inbound)
+        if refused is not None:
+            return self._refused(transport, inbound, refused)
         with self._outcome_counted(transport):
-            refused = await asyncio.to_thread(refused_cluster, inbound.sender, inbound)
-            if refused is not None:
-                return self._refused(transport, inbound, refused)
             taken = await self._take_large(inbound)
         return self._accepted(names, taken)
 

@@ -16,6 +16,7 @@ from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet.page.cluster_view import summary_fields
 from ingero.fleet.pricing.gpus import GpuPrices
 from ingero.fleet.processor import FleetProcessor
+from ingero.transport.otlp.decoding import finish
 
 L4, H200 = "NVIDIA L4", "NVIDIA H200"
 
@@ -58,7 +59,7 @@ def test_idle_gpus_are_priced_beside_stragglers_and_unknown_models_are_not(
     ):
         assert line in page.splitlines()
     assert f"usd_per_hour{{{h200}}}" not in page
-    prices.update(processor)
+    finish(prices.update(processor))
     idle = processor.clusters["c"].idle_gpus
     assert idle == IdleGpus(gpus=16, usd_per_hour=6.8, unpriced=8)
     assert summary_fields(processor.clusters["c"])["idle_gpus"] == idle, "in status and on the page"

@@ -3,12 +3,43 @@
 # is not plain ASCII, measurements, values that must be refused. The full decoder then judges the
 # body, and counts refusals.
 
+cdef int _read_value(Slice value, Attribute* out) noexcept nogil:
+    cdef Bytes at = value.at
+    cdef Bytes end = value.at + value.size
+    cdef uint64_t tag, number
+    while at < end:
+        at = read_varint(at, end, &tag)
+        if at == NULL:
+            return -1
+        if out.has_text or out.number.is_set or out.has_real:
+            return -1  # a value set twice: rare enough for the full decoder
+        if tag == 10:
+            at = read_slice(at, end, &out.text)
+            if at == NULL or not is_plain_ascii(out.text):
+                return -1
+            out.has_text = True
+        elif tag == 24:
+            out.digits.at = at
+            at = read_varint(at, end, &number)
+            if at == NULL:
+                return -1
+            out.digits.size = at - out.digits.at
+            out.number.is_set = True
+            out.number.value = <int64_t>number
+        elif tag == 33 and end - at == 8:
+            memcpy(&out.real, at, 8)
+            out.digits.at, out.digits.size = at, 8
+            out.has_real = True
+            at += 8
+        else:
+            return -1
+    return 0
+
+
 cdef int _read_attribute(Slice message, Attribute* out) noexcept nogil:
     cdef Bytes at = message.at
     cdef Bytes end = message.at + message.size
-    cdef Bytes inner
-    cdef Bytes inner_end
-    cdef uint64_t tag, number
+    cdef uint64_t tag
     cdef Slice value
     memset(out, 0, sizeof(Attribute))
     while at < end:
@@ -23,36 +54,8 @@ cdef int _read_attribute(Slice message, Attribute* out) noexcept nogil:
             if out.has_text or out.number.is_set or out.has_real:
                 return -1
             at = read_slice(at, end, &value)
-            if at == NULL:
+            if at == NULL or _read_value(value, out):
                 return -1
-            inner = value.at
-            inner_end = value.at + value.size
-            while inner < inner_end:
-                inner = read_varint(inner, inner_end, &tag)
-                if inner == NULL:
-                    return -1
-                if out.has_text or out.number.is_set or out.has_real:
-                    return -1  # a value set twice: rare enough for the full decoder
-                if tag == 10:
-                    inner = read_slice(inner, inner_end, &out.text)
-                    if inner == NULL or not is_plain_ascii(out.text):
-                        return -1
-                    out.has_text = True
-                elif tag == 24:
-                    out.digits.at = inner
-                    inner = read_varint(inner, inner_end, &number)
-                    if inner == NULL:
-                        return -1
-                    out.digits.size = inner - out.digits.at
-                    out.number.is_set = True
-                    out.number.value = <int64_t>number
-                elif tag == 33 and inner_end - inner == 8:
-                    memcpy(&out.real, inner, 8)
-                    out.digits.at, out.digits.size = inner, 8
-                    out.has_real = True
-                    inner += 8
-                else:
-                    return -1
         else:
             return -1
     return 0

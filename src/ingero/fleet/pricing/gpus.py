@@ -7,6 +7,7 @@ the price of a loss, which belongs to a slow rank, nor that of waiting at collec
 import logging
 import math
 from collections import Counter
+from collections.abc import Generator
 from typing import Final
 
 from ingero.config.rates import RateTable
@@ -15,9 +16,11 @@ from ingero.contract.exposition import Family, Labels, gauge
 from ingero.contract.fleet_api import IdleGpus
 from ingero.contract.push.decode import STATES
 from ingero.fleet.processor import FleetProcessor
+from ingero.transport.otlp.decoding import finish
 
 MAX_HINTS: Final = 32
 _IDLE: Final = STATES.index("idle")
+_SLICE: Final = 5000  # nodes that are counted without a pause
 Kind = tuple[str, str, str]  # cluster, model, provider
 log = logging.getLogger(__name__)
 
@@ -31,7 +34,7 @@ class GpuPrices:
 
     def families(self, processor: FleetProcessor) -> list[Family]:
         """Return the metrics; those about money only where a price is known."""
-        gpus, idle = _count(processor)
+        gpus, idle = finish(_count(processor))
         price = {kind: self.price(kind[2], kind[1]) for kind in gpus}
         known = {kind: rate for kind, rate in price.items() if not math.isnan(rate)}
         return [
@@ -49,10 +52,11 @@ class GpuPrices:
             ),
         ]
 
-    def update(self, processor: FleetProcessor) -> None:
-        """Set what is idle in every cluster, and what that costs."""
+    def update(self, processor: FleetProcessor) -> Generator[None, None, None]:
+        """Set what is idle in every cluster, and what that costs, with pauses."""
         idle: dict[str, list[tuple[int, float]]] = {}
-        for (where, model, provider), gpus in _count(processor)[1].items():
+        _, idle_gpus = yield from _count(processor)
+        for (where, model, provider), gpus in idle_gpus.items():
             if gpus:
                 idle.setdefault(where, []).append((gpus, self.price(provider, model)))
         for name, cluster in processor.clusters.items():
@@ -75,14 +79,18 @@ class GpuPrices:
         return math.nan
 
 
-def _count(processor: FleetProcessor) -> tuple[Counter[Kind], Counter[Kind]]:
-    """Count GPUs of nodes that are not silent, and of them those of idle nodes."""
+def _count(
+    processor: FleetProcessor,
+) -> Generator[None, None, tuple[Counter[Kind], Counter[Kind]]]:
+    """Count GPUs of nodes that are not silent, and of them those of idle nodes, with pauses."""
     gpus: Counter[Kind] = Counter()
     idle: Counter[Kind] = Counter()
     for name, cluster in sorted(processor.clusters.items()):
         roster = cluster.roster
         newest_s = float(roster.seen_s.max(initial=-math.inf))
-        for row in roster.rows.values():
+        for number, row in enumerate(list(roster.rows.values())):
+            if number % _SLICE == 0:
+                yield
             report = roster.reports[row]
             if report is None or not report.gpu_count or not report.gpu_model:
                 continue

@@ -17,6 +17,7 @@ INLINE_BYTES: Final = 64 * 1024
 INLINE_COMPRESSED_BYTES: Final = 4 * 1024  # decompressed, these are at most 1 MiB
 MAX_HELD: Final = 4  # bodies that were decompressed and are not yet answered
 SLICE_S: Final = 0.005  # of work in the event loop before other tasks run
+TICK_SLICE_S: Final = 0.001  # of a tick, which comes every second and keeps all nodes waiting
 
 P = ParamSpec("P")
 T = TypeVar("T")
