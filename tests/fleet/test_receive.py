@@ -20,6 +20,8 @@ from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver
 from ingero.fleet.series import ReceivedSeries
+from ingero.transport.bearer import Key
+from ingero.transport.otlp.server_http import Inbound, Reply
 
 running = partial(running_fleet, tick_s=NEVER_S)  # no tick comes between two pushes
 
@@ -277,6 +279,16 @@ def test_small_gzip_bodies_of_known_senders_are_answered_at_once() -> None:
     assert answer(closed, protobuf("n", 0.9)) is None
     assert answer(closed, protobuf("n", 0.9), b"Bearer other") is None
     assert (answer(closed, protobuf("n", 0.9), b"Bearer secret") or b"")[9:12] == b"200"
+
+
+def test_a_refused_push_is_counted_once() -> None:
+    receiver = Receiver(FleetProcessor(ThresholdPolicy()))
+    sender = Key("east", b"", clusters=frozenset({"east"}))
+    pushed = Inbound(MetricsRequest, protobuf("n", 0.9), Encoding.PROTOBUF, "west", sender)
+    reply = receiver.grpc_service().receive(pushed)
+    assert isinstance(reply, Reply)
+    assert reply.status == 403
+    assert receiver.reply_counts() == {("grpc", 403): 1}
 
 
 def test_long_queries_are_not_cached() -> None:
