@@ -1,11 +1,14 @@
-"""Retention: by age and by size, oldest first, in steps."""
+"""Retention: by age and by size, oldest first, in steps.
+
+A lake deletes whole days, and its files go later: `tests/storage/events/lake` is about that.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.echo_samples import metrics_body
-from tests.support.stores import meta, open_test_store
+from tests.support.stores import meta, only_files, open_test_store
 
 from ingero.contract.otlp.rows import Signal
 from ingero.echo.retention import RetentionPolicy, retain
@@ -30,6 +33,7 @@ def fill(store: EventStore, days_ago: list[int], points: int = 10) -> None:
         store.load([Frame(first + i + 1, 0, NOW_US - days * DAY_US, Signal.METRICS, body)])
 
 
+@only_files
 def test_old_events_go_and_minutes_stay_longer(store: EventStore) -> None:
     fill(store, [9, 8, 6, 0])
     store.roll_up(NOW_US)
@@ -43,6 +47,7 @@ def test_old_events_go_and_minutes_stay_longer(store: EventStore) -> None:
     )
 
 
+@only_files
 def test_straggler_events_are_bounded_by_the_size_of_the_database(store: EventStore) -> None:
     store.cursor().execute(
         "INSERT INTO straggler_events (seq, idx, received_ts, score) "
@@ -57,6 +62,7 @@ def test_straggler_events_are_bounded_by_the_size_of_the_database(store: EventSt
     assert store.used_bytes() <= before // 2
 
 
+@only_files
 def test_a_database_that_is_too_large_loses_its_oldest_events(store: EventStore) -> None:
     store.cursor().execute(
         "INSERT INTO events (seq, idx, received_ts, attrs) "
@@ -89,6 +95,7 @@ def fill_audit(store: EventStore, rows: int) -> None:
     store.checkpoint()
 
 
+@only_files
 def test_the_audit_log_shrinks_before_any_event_is_deleted(store: EventStore) -> None:
     fill(store, [0] * 7, points=100)
     store.checkpoint()
@@ -102,6 +109,7 @@ def test_the_audit_log_shrinks_before_any_event_is_deleted(store: EventStore) ->
     assert 0 < store.scalar("SELECT count(*) FROM audit_log") < 1_000, "the newest stay"
 
 
+@only_files
 def test_the_audit_log_has_its_own_limits_in_rows_and_bytes(store: EventStore) -> None:
     fill_audit(store, 5_000)
     keep = {"events_s": 7 * 86400, "rollups_s": 90 * 86400, "max_bytes": 0}

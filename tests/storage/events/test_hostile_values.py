@@ -112,7 +112,7 @@ def load(store: EventStore, signal: Signal, body: bytes) -> int:
     seq = store.applied_seq + 1
     loaded = store.load([Frame(seq, seq - 1, seq, signal, body)])
     assert loaded.duplicates or loaded.events == store.scalar(
-        f"SELECT count(*) FROM events WHERE seq = {seq}"
+        f"SELECT count(*) FROM events WHERE seq = {store.first_seq + seq}"
     )
     store.roll_up(seq)
     return loaded.missing
@@ -200,7 +200,7 @@ def test_values_that_are_not_finite_are_missing_and_counted(
     assert (
         store.scalar(
             "SELECT count(value_double) + count(cumulative_value) FROM events "
-            f"WHERE seq > {store.applied_seq - 3}"
+            f"WHERE seq > {store.first_seq + store.applied_seq - 3}"
         )
         == 0
     )
@@ -217,7 +217,8 @@ def test_a_collective_keeps_its_row_when_its_size_is_impossible(
     )
     assert load(store, Signal.METRICS, body) == 1
     row = store.cursor().execute(
-        f"SELECT rank, bytes, duration_ms FROM nccl_ops WHERE seq = {store.applied_seq}"
+        f"SELECT rank, bytes, duration_ms FROM nccl_ops "
+        f"WHERE seq = {store.first_seq + store.applied_seq}"
     )
     assert row.fetchall() == [(3, None, 1.0)]
 
@@ -229,7 +230,8 @@ def test_a_verdict_keeps_its_row_when_its_start_is_impossible(
     body = event(names.VERDICT_EVENT, {"episode": "e", "rank": 2**40, "since": since}, {})
     assert load(store, Signal.LOGS, body) == 2, "the start and the rank"
     row = store.cursor().execute(
-        f"SELECT episode, rank, since FROM verdicts WHERE seq = {store.applied_seq}"
+        f"SELECT episode, rank, since FROM verdicts "
+        f"WHERE seq = {store.first_seq + store.applied_seq}"
     )
     assert row.fetchall() == [("e", None, None)]
 
