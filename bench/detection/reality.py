@@ -17,6 +17,9 @@ from ingero.core.verdict.own_times import SampleBatch, make_batch
 
 JOBS, RANKS, START_S = 50, 8, 1_000_000.0
 GROWTH = 0.06  # of the step
+# Hosts of slow GPUs need up to so much of the extra time to launch extra work, and the more of it
+# lies behind them, the later they are: at the end of a step, by this much more.
+LAUNCHES, LATER = 1.2, 0.6
 NEAR = 0.25  # of the loss: how far the one that is said may be away
 
 
@@ -111,6 +114,7 @@ class _World:
         self.engine = VerdictEngine()
         self.culprits = self.rng.integers(1, RANKS, JOBS)
         self._is_host = self.rng.random(JOBS) < 0.5
+        self._launches = self.rng.uniform(0, LAUNCHES, (JOBS, 1))
         self._is_culprit = np.arange(RANKS) == self.culprits[:, None]
         self._wander = np.zeros((JOBS, 1))
         self._step = 0
@@ -150,7 +154,7 @@ class _World:
         self._wander = 0.99 * self._wander + rng.normal(0, 0.14 * kind.wander, (JOBS, 1))
         span = kind.step_s * np.exp(rng.normal(0, kind.step_noise, (JOBS, 1)) + self._wander)
         advance = rng.exponential(kind.advance_noise, shape) * kind.step_s
-        late = rng.normal(0, 0.01, (2, *shape)) * kind.step_s
+        late = rng.normal(0, 0.01, (4, *shape)) * kind.step_s  # start, enqueue, near and far
         queue = 0.3 * kind.step_s * np.exp(rng.normal(0, 0.03, shape))
         if is_slow:
             own *= np.where(self._is_culprit, 1 + kind.excess, 1 - kind.fall)
@@ -158,8 +162,10 @@ class _World:
             waited = self._is_culprit * 1.2 * GROWTH * kind.step_s
             host = self._is_host[:, None]
             advance, late[0] = advance + waited, late[0] + waited
-            late[1] += waited * host
-            queue = np.maximum(queue + np.where(host, -waited, GROWTH * queue * (waited > 0)), 0.0)
+            by_host = waited * np.where(host, 1.0, self._launches)
+            late[1:] += by_host
+            late[3] += by_host * np.where(host, 0.0, LATER)
+            queue = np.maximum(queue + waited - by_host, 0.0)
         return make_batch(
             self.members,
             own.ravel(),
@@ -169,4 +175,6 @@ class _World:
             start_late_s=late[0].ravel(),
             enqueue_late_s=late[1].ravel(),
             queue_s=queue.ravel(),
+            near_late_s=late[2].ravel(),
+            far_late_s=late[3].ravel(),
         )

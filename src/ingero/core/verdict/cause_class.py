@@ -7,10 +7,12 @@ too, where that waits for it or launches the work that makes the GPU slow; then 
 not hold. What is usual for a member is taken off first: hosts differ.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ingero.contract.verdict import CauseClass, Verdict
-from ingero.core.robust import Index
+from ingero.core.robust import Column, Index
 from ingero.core.verdict.loss import MIN_LOSS, Loss
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.stall_channel import do_steps_stall, is_now_and_then
@@ -61,8 +63,45 @@ def class_of(
     return placed or cause_of(rows, index, peers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lateness:
+    """How late GPU and host are beyond what is usual, in seconds, with noise by the same order."""
+
+    start: float
+    enqueue: float
+    near: float
+    far: float
+    noise: Column
+    is_ahead: bool  # the host is as far ahead of its GPU as it was
+    is_deep: bool  # it does not wait for its GPU in each step
+
+
 def _class_by_lateness(rows: MemberRows, index: int, loss: Loss) -> CauseClass | None:
     """Compare how late host and GPU are, beyond what is usual; None where that is not known."""
+    late = _measure_lateness(rows, index)
+    lost_s = loss.share * float(np.nan_to_num(rows.span_s[index]))
+    if late is None or late.start <= max(late.noise[START], WAITED * lost_s):
+        return None  # or the job waits for it in another way: at exchanges, for instance
+    start, beyond = late.start, late.enqueue - late.start
+    idle_s = rows.idle_s[index, recent_frames(rows, index)]
+    if np.isfinite(idle_s).any() and np.nanmean(idle_s) < NEVER_IDLE * start:
+        return CauseClass.COMPUTE
+    if late.is_deep:
+        return CauseClass.COMPUTE if late.is_ahead else CauseClass.HOST
+    is_other = late.near < BY_NEAR_HOST * start and abs(beyond) > ALIKE * start
+    if late.enqueue < BY_HOST * start or is_other or late.near < NOT_LATE * start:
+        return CauseClass.COMPUTE
+    noise = late.noise
+    is_beyond = beyond > max(BEYOND * start, noise[ENQUEUE])
+    grows = late.far - late.near > max(GROWS * late.near, float(np.hypot(noise[NEAR], noise[FAR])))
+    if late.is_ahead and (is_beyond or grows):
+        return CauseClass.COMPUTE
+    is_unclear = noise[ENQUEUE] > KNOWN * start or (late.is_ahead and beyond > ABOUT * start)
+    return None if is_unclear else CauseClass.HOST
+
+
+def _measure_lateness(rows: MemberRows, index: int) -> _Lateness | None:
+    """Return the means over the steps in which a member was waited for; None for few of them."""
     count = int(rows.late_frames[index])
     places = np.arange(max(count - FRAMES, 0), count) % FRAMES
     kept = (rows.start_late_s, rows.enqueue_late_s, rows.near_late_s, rows.far_late_s)
@@ -74,28 +113,17 @@ def _class_by_lateness(rows: MemberRows, index: int, loss: Loss) -> CauseClass |
     if late.shape[1] < ALARM_FRAMES:
         return None
     start, enqueue, near, far = late.mean(axis=1).tolist()
-    noise = NOISES * rows.late_noise_s[index] / np.sqrt(late.shape[1])
-    lost_s = loss.share * float(np.nan_to_num(rows.span_s[index]))
-    if start <= max(noise[START], WAITED * lost_s):
-        return None  # or the job waits for it in another way: at exchanges, for instance
-    idle_s = rows.idle_s[index, recent_frames(rows, index)]
-    if np.isfinite(idle_s).any() and np.nanmean(idle_s) < NEVER_IDLE * start:
-        return CauseClass.COMPUTE
     usual_s, queue_s = float(rows.baseline_queue_s[index]), rows.queue_s[index, places]
     now_s = float(np.nanmean(queue_s[-max(late.shape[1], QUEUED_STEPS) :]))
-    is_ahead = usual_s > start and now_s > STILL_AHEAD * usual_s
-    if usual_s > DEEP * start and rows.queue_noise_s[index] > WANDERS * usual_s:
-        return CauseClass.COMPUTE if is_ahead else CauseClass.HOST
-    is_other = near < BY_NEAR_HOST * start and abs(enqueue - start) > ALIKE * start
-    if enqueue < BY_HOST * start or is_other or near < NOT_LATE * start:
-        return CauseClass.COMPUTE
-    is_beyond = enqueue - start > max(BEYOND * start, noise[ENQUEUE])
-    grows = far - near > max(GROWS * near, float(np.hypot(noise[NEAR], noise[FAR])))
-    if is_ahead and (is_beyond or grows):
-        return CauseClass.COMPUTE
-    if noise[ENQUEUE] > KNOWN * start or (is_ahead and enqueue - start > ABOUT * start):
-        return None
-    return CauseClass.HOST
+    return _Lateness(
+        start,
+        enqueue,
+        near,
+        far,
+        noise=NOISES * rows.late_noise_s[index] / np.sqrt(late.shape[1]),
+        is_ahead=usual_s > start and now_s > STILL_AHEAD * usual_s,
+        is_deep=bool(usual_s > DEEP * start and rows.queue_noise_s[index] > WANDERS * usual_s),
+    )
 
 
 def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
