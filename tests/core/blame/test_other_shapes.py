@@ -119,3 +119,11 @@ def test_the_rank_is_named_and_not_its_group(
     (culprit,) = blame_records(job.columns, True, "test").culprits
     assert (culprit.rank, str(culprit.cause)) == (fault.rank, cause)
     assert culprit.loss == pytest.approx(job.loss(ONSET), abs=0.02)
+
+
+def test_stalls_that_never_began_have_no_calm_steps() -> None:
+    """Steps outside the stretch with the longest stalls stall, too; they are not calm."""
+    drawn, fault = draw_job("tensor", 9300), Fault(2, host_s=0.15, every=11)
+    job = simulate(drawn.shape, 420, [fault], noise=drawn.noise, seed=9300, flag_every=50)
+    (culprit,) = blame_records(job.columns, True, "test").culprits
+    assert (culprit.rank, culprit.period, culprit.at_most) == (2, 11, True)

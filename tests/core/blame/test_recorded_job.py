@@ -9,6 +9,7 @@ from tests.support.shared_job import shared_job
 from ingero.core.blame.record_steps import measure_steps
 from ingero.core.blame.recorded.uneven import measure_last
 from ingero.core.blame.recorded_job import mean_period, structural_loss
+from ingero.core.blame.records import blame_records
 from ingero.core.blame.suspects import WorkerSteps
 from ingero.core.collectives.arrivals import measure_arrivals
 from ingero.core.collectives.matching import match_collectives
@@ -68,3 +69,14 @@ def test_agreement_is_the_correlation_of_both_halves_of_the_steps() -> None:
     assert last.by_hosts == pytest.approx(1.0), "hosts are as late as their GPUs"
     order = np.sort(late[:, 1:], axis=0)
     assert last.added == pytest.approx((order[-1] - order[-2]).max(axis=1).mean() / 0.1, rel=1e-3)
+
+
+def test_pictures_show_ranks_in_their_order_whatever_the_order_of_their_files() -> None:
+    late = np.zeros((4, 40, 1))
+    late[3] = 0.01
+    columns = shared_job(late)
+    files = tuple(r._replace(global_rank=3 - at) for at, r in enumerate(columns.recorders))
+    heat = blame_records(replace(columns, recorders=files), True, "test").heat
+    assert heat is not None
+    assert heat.rows == ("rank 0", "rank 1", "rank 2", "rank 3")
+    assert heat.values[0].min() > heat.values[1:].max(), "the file of rank 0 is the last one"

@@ -82,7 +82,10 @@ class RecordedJob:
         return sorted(set(range(self.world)) - known) if known else []
 
     def heat(self) -> Heat:
-        """Return own times relative to the pace of their role, or lateness on top of a step."""
+        """Return own times relative to the pace of their role, or lateness on top of a step.
+
+        Rows are in the order of the ranks.
+        """
         workers = self.measured.workers
         if self.lateness is not None:
             workers = as_own_time(self.lateness, workers)
@@ -91,7 +94,9 @@ class RecordedJob:
         for code in np.unique(workers.cohort):
             members = np.flatnonzero(workers.cohort == code)
             ratio[members] = workers.own_s[members] / pace_of(workers, int(members[0]), set())
-        return Heat(rows, workers.steps, ratio)
+        ranks = [self.collectives.recorders[code].global_rank for code in self.measured.ranks]
+        order = sorted(range(len(rows)), key=lambda w: (ranks[w] is not None, ranks[w] or 0, w))
+        return Heat(tuple(rows[w] for w in order), workers.steps, ratio[order])
 
 
 def mean_period(workers: WorkerSteps) -> float:

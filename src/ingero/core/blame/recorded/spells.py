@@ -47,7 +47,7 @@ def find_spells(workers: WorkerSteps) -> tuple[Findings, tuple[Spell, ...]]:
     excess = _excess(workers)
     for worker in range(len(workers.own_s)):
         part = None if worker in whole.split else _heavy_part(workers, worker, excess)
-        if part is not None:
+        if part is not None and not _goes_on(part, named.get(worker)):
             found.append(_around_stalls(part))
             continue
         if worker in named:
@@ -55,6 +55,12 @@ def find_spells(workers: WorkerSteps) -> tuple[Findings, tuple[Spell, ...]]:
             spell = Spell(named[worker], int(at[0]), min(int(at[-1]) + 1, steps))
             found.append(_around_stalls(spell))
     return whole, tuple(found)
+
+
+def _goes_on(part: Spell, whole: Suspect | None) -> bool:
+    """Whether the stalls of a stretch are those of the whole recording: they have no beginning."""
+    period = part.suspect.stall_period
+    return period is not None and whole is not None and whole.stall_period == period
 
 
 def _heavy_part(workers: WorkerSteps, worker: int, excess: Floats) -> Spell | None:
