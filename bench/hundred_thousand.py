@@ -219,7 +219,7 @@ def _ratio(folder: Path, log: str) -> float:
     print(
         f"CPU per push with a log, {PAIRS} pairs: {middle:.3f} x (middle half {low:.3f}-{high:.3f})"
     )
-    return middle
+    return float(middle)
 
 
 def _require(what: str, value: float, limit: float) -> bool:
