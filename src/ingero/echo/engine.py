@@ -23,7 +23,7 @@ class EngineSettings:
 
     database: Path
     address_space_bytes: int = 4 << 30
-    threads: int = 2  # of one query; loads hardly use the second one
+    threads: int = 1
     retention_s: float = 7 * 86400.0
     rollup_retention_s: float = 90 * 86400.0
     max_database_bytes: int = 0
