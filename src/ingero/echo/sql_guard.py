@@ -9,6 +9,7 @@ transaction and a process with a memory limit.
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -54,7 +55,7 @@ def check_sql(
     if "\x00" in sql:
         raise SqlRefused("the statement contains a NUL byte")
     text, prefix = _only_statement(connection, sql)
-    statement = _syntax_tree(connection, text)["statements"][0]["node"]
+    statement = _syntax_tree(text)["statements"][0]["node"]
     try:
         for reference in references(statement):
             _check_reference(reference, tables)
@@ -92,9 +93,21 @@ def _only_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[st
     return text, ""
 
 
-def _syntax_tree(connection: duckdb.DuckDBPyConnection, text: str) -> dict[str, Any]:
+@cache
+def _parser() -> duckdb.DuckDBPyConnection:
+    """Return an empty database that parses statements.
+
+    How a syntax tree is written follows the storage format of a database; here it is the default.
+    """
+    config = {"threads": "1", "enable_external_access": "false", "lock_configuration": "true"}
+    return duckdb.connect(":memory:", config=config)
+
+
+def _syntax_tree(text: str) -> dict[str, Any]:
     try:
-        row = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [text]).fetchone()
+        row = (
+            _parser().cursor().execute("SELECT json_serialize_sql($1::VARCHAR)", [text]).fetchone()
+        )
         tree: dict[str, Any] = msgspec.json.decode(row[0] if row else "{}")
     except duckdb.ProgrammingError as error:
         raise SqlRefused(_first_line(error)) from None
