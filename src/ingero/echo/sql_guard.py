@@ -99,8 +99,9 @@ def _parser() -> duckdb.DuckDBPyConnection:
 
     How a syntax tree is written follows the storage format of a database; here it is the default.
     """
-    config = {"threads": "1", "enable_external_access": "false", "lock_configuration": "true"}
-    return duckdb.connect(":memory:", config=config)
+    parser = duckdb.connect(":memory:", config={"threads": "1"})
+    parser.execute("SET enable_external_access = false; SET lock_configuration = true")
+    return parser
 
 
 def _syntax_tree(text: str) -> dict[str, Any]:
