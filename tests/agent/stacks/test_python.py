@@ -400,5 +400,14 @@ def test_why_frames_cannot_be_read_is_said() -> None:
         read_python(2**22 - 1)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         with pytest.raises(Unavailable, match="maps no Python interpreter with symbols"):
-            read_python(process.pid)
+            read_python(process.pid)  # perhaps before its files are mapped: its map may be read
         process.kill()
+
+
+def test_a_process_whose_program_is_not_mapped_is_not_taken_for_one_that_may_not_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    only_a_stack = "7ffc1a2b0000-7ffc1a2d1000 rw-p 00000000 00:00 0    [stack]\n"
+    monkeypatch.setattr("ingero.agent.stacks.interpreters.read_maps", lambda _pid: only_a_stack)
+    with pytest.raises(Unavailable, match="maps no Python interpreter with symbols"):
+        read_python(os.getpid())

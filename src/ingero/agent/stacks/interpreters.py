@@ -10,7 +10,7 @@ import struct
 from typing import Final
 
 from ingero.agent.ebpf.loader.elf import ElfFile
-from ingero.agent.processes.maps import Region, find_regions, openable
+from ingero.agent.processes.maps import Region, openable, parse_regions, read_maps
 from ingero.agent.stacks.memory import Memory, Unreadable
 from ingero.agent.stacks.python import OFFSETS, Offsets, PythonProcess
 from ingero.errors import IngeroError, Unavailable
@@ -35,11 +35,11 @@ def find_python(pid: int) -> PythonProcess | None:
 
 def read_python(pid: int) -> PythonProcess:
     """Find the interpreter inside a process. Raises Unavailable with the reason."""
-    files = _candidates(pid)
-    if not files:
+    maps = read_maps(pid)
+    if not maps:
         raise Unavailable("its memory map may not be read: this needs root or CAP_SYS_PTRACE")
     problem = "it maps no Python interpreter with symbols"
-    for region in files:
+    for region in _candidates(pid, maps):
         path = openable(pid, region)
         if path is None:
             problem = "its interpreter's file may not be opened"
@@ -62,14 +62,14 @@ def read_python(pid: int) -> PythonProcess:
     raise Unavailable(problem)
 
 
-def _candidates(pid: int) -> list[Region]:
+def _candidates(pid: int, maps: str) -> list[Region]:
     """Return the first part of each file that may be an interpreter: libraries first."""
     try:
         program = os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115 - one call
     except OSError:
         program = ""
     found: dict[tuple[str, int], Region] = {}
-    for region in find_regions(pid):
+    for region in parse_regions(pid, maps.split("\n")):
         is_named = _PYTHON.search(region.path) is not None
         if (is_named and len(found) < _MAX_FILES) or region.path == program:
             found.setdefault(region.key, region)
