@@ -2,6 +2,8 @@
 
 import asyncio
 import zlib
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +20,7 @@ from ingero.contract.silence import LiftRequest, Silence
 from ingero.errors import ConfigError, ForeignFile, Unavailable
 from ingero.fleet.replicas.snapshot import decode_snapshot, encode_snapshot, install
 
+TICKS = 1000
 QUICK: dict[str, Any] = {"processors": {"ingero": {"verdict": {"warmup_samples": 20}}}}
 
 
@@ -182,3 +185,48 @@ async def test_an_alert_is_sent_by_one_replica_and_by_the_next_one_when_it_is_go
         assert len(sink.requests) == 2
         for each in (first, second):
             await each.stop()
+
+
+async def test_each_record_is_sent_once_while_senders_die_with_records_in_their_hands() -> None:
+    world = Replicas("a", "b", "c")
+    sent: Counter[bytes] = Counter()
+    owed: set[bytes] = set()
+
+    def deliver(body: bytes, done: Callable[[], None]) -> bool:
+        sent[body] += 1
+        done()
+        return True
+
+    def join(name: str) -> None:
+        """Let every tick leave a record, and send what this replica may send."""
+        replica = world.replica(name)
+        on_tick = replica.shared._on_tick
+
+        def tick(at_s: float) -> None:
+            on_tick(at_s)
+            body = b"%d" % round(at_s * 1e3)
+            owed.add(body)
+            replica.shared.owe(body)
+
+        replica.shared._on_tick = tick
+        replica.send_record = deliver
+
+    for name in "abc":
+        join(name)
+    await world.until_ready()
+    for second in range(TICKS):
+        sender = min(world.services)
+        if second % 50 == 10:  # it takes records, and dies before it sends them
+            world.replica(sender).send_record = lambda body, done: True
+        if second % 50 == 11:
+            del world.services[sender]
+            killed = sender
+        if second % 50 == 30:
+            world.add(killed)
+            join(killed)
+        await world.seconds(1)
+    await world.seconds(10)
+    assert len(owed) >= TICKS
+    missing = sorted(owed - sent.keys())[:-1]  # the last one may be just being sent
+    assert missing == []
+    assert set(sent.values()) == {1}

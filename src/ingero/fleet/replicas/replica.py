@@ -69,6 +69,7 @@ class Replica:
         self._ticked_at_s = 0.0  # of this process
         self._here_at_s = self._caught_up_s = 0.0
         self._sending: set[int] = set()
+        self._has_news = asyncio.Event()  # that the others should hear at once
         self._must_join = True
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -133,7 +134,9 @@ class Replica:
     # --- Appending ---
     async def _tell(self) -> None:
         while True:
-            await asyncio.sleep(FLUSH_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_news.wait(), FLUSH_S)
+            self._has_news.clear()
             await self.flush()
             self._send_owed()
 
@@ -177,10 +180,12 @@ class Replica:
 
     def _sent(self, made_ms: int) -> None:
         self.outbox.add(entries.Said(self.name, records_ms=(made_ms,)))
+        self._has_news.set()  # a sender that dies before it said so has its records sent twice
 
     def alert_sent(self, target: str, key: tuple[str, str]) -> None:
         """Tell the others that an alert was delivered."""
         self.outbox.add(entries.Said(self.name, alerts=((target, *key),)))
+        self._has_news.set()
 
     # --- Following ---
     async def _follow(self) -> None:
