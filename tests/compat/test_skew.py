@@ -173,24 +173,25 @@ def test_a_node_of_one_version_joins_a_fleet_of_the_other_and_leaves(
         place = ("--config", str(tmp_path / "ingero.yaml"), "--state-dir", str(tmp_path / "node"))
         ingero(other, "join", url, code, "--no-unit", "--node", "gpu-1", *place)
         operator = str(folder / "operator" / "ingero.yaml")
-        with pushing(other, str(tmp_path / "ingero.yaml")):
+        with pushing(other, str(tmp_path / "ingero.yaml")) as pusher:
             end_s = time.monotonic() + PATIENCE_S
             question = ("status", "--json", "--fleet", url)
             while '"gpu-1"' not in ingero(
                 other, *question, status=(0, NOT_SURE), INGERO_CONFIG=operator
             ):
+                assert pusher.poll() is None, "the pusher ended"
                 assert time.monotonic() < end_s
         ingero(fleet_python, "leave", *place)
     assert "gpu-1" not in ingero(other, "fleet", "nodes", str(folder))
 
 
 @contextmanager
-def pushing(python: str, config: str) -> Iterator[None]:
+def pushing(python: str, config: str) -> Iterator[subprocess.Popen[bytes]]:
     """Push as the node of a configuration."""
-    command = [python, "-m", "ingero", "fleet-push", "--stub", "--fleet-push-interval", "1s"]
+    command = [python, "-m", "ingero", "fleet-push", "--stub", "--fleet-push-interval", "3s"]
     with subprocess.Popen(command, env=dict(os.environ) | {"INGERO_CONFIG": config}) as process:
         try:
-            yield
+            yield process
         finally:
             process.terminate()
 
