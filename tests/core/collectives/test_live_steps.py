@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -231,6 +232,23 @@ def test_steps_of_a_minute_with_many_collectives_are_found() -> None:
     assert len(joined(later, "step")) >= 7
     spans = np.array(joined(later, "span_s"))
     assert spans[np.isfinite(spans)] == pytest.approx(59.0 + 501 * 0.0011, rel=0.001)
+
+
+def test_a_pattern_that_was_replaced_is_not_tried_while_steps_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The micro-batches of the first step repeat, and still do when the step is known."""
+    monkeypatch.setattr("ingero.core.collectives.step_search.SEARCHED", 800)
+    rows = job(60, sizes=(*(1 << 20, 2 << 20) * 30, 64 << 20))
+    stream, ends = LiveSteps(), []
+    for begin, end in pairwise([0, 50, *range(250, len(rows), 200), len(rows)]):
+        ends += stream.take(rows.take(np.arange(begin, end))).times.end_ns.tolist()
+    assert stream.search.pattern is not None
+    assert stream.search.changes == 1  # they were taken for steps at first
+    assert len(stream.search.pattern) == 61
+    spans = np.diff(ends[-40:])
+    assert ends[-1] == rows.end_ns.max()
+    assert spans == pytest.approx(30 * MS + 60 * 1.1 * MS + MS)
 
 
 def test_training_goes_on_with_the_old_pattern_after_an_evaluation() -> None:

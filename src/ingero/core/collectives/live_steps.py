@@ -113,14 +113,14 @@ class LiveSteps:
             self.skip()
         numbers = np.arange(self._taken, self._taken + len(rows))
         self._taken += len(rows)
-        held = rows if self._held is None else concat([self._held, rows])
-        self._hold(held, np.concatenate((self._rows, numbers)))
-        if self.search.take(rows, held):  # another pattern, or the first
-            self._per_step, self._last_end_ns = 0, None
-            self._forget_older(held)
-        if self.search.pattern is None or self._held is None:
-            return NOTHING_FINISHED
-        return self._finish(self._held, cut_steps(self._held, self.search.pattern))
+        joined = rows if self._held is None else concat([self._held, rows])
+        held = self._hold(joined, np.concatenate((self._rows, numbers)))
+        cut = self._cut(held)
+        if self.search.take(rows, held, has_steps=cut is not None and bool(cut.whole.any())):
+            self._per_step, self._last_end_ns = 0, None  # another pattern, or the first
+            held = self._forget_older(held)
+            cut = self._cut(held)
+        return NOTHING_FINISHED if cut is None else self._finish(held, cut)
 
     def skip(self) -> None:
         """Note that records were lost: the step under way will not be returned."""
@@ -128,19 +128,26 @@ class LiveSteps:
         self._free_ns = self._last_end_ns = None
         self.search.skip()
 
-    def _hold(self, rows: Collectives, numbers: Ints) -> None:
+    def _cut(self, held: Collectives) -> StepCut | None:
+        return None if self.search.pattern is None else cut_steps(held, self.search.pattern)
+
+    def _hold(self, rows: Collectives, numbers: Ints) -> Collectives:
+        """Keep the collectives of no finished step, the newest if they are too many."""
         surplus = len(rows) - MAX_HELD
         if surplus > 0:
             rows, numbers = rows.take(np.arange(surplus, len(rows))), numbers[surplus:]
             self._last_end_ns, self._open = None, NOTHING_OPEN
         self._held, self._rows = rows, numbers
+        return rows
 
-    def _forget_older(self, held: Collectives) -> None:
+    def _forget_older(self, held: Collectives) -> Collectives:
         """Drop the steps that a pattern was learned from: they are too old to be sent now."""
-        if self.search.pattern is not None:
-            self._finish(held, cut_steps(held, self.search.pattern))
+        cut = self._cut(held)
+        if cut is not None:
+            self._finish(held, cut)
             self._last_end_ns = None
         self._open = NOTHING_OPEN
+        return held if self._held is None else self._held
 
     def _finish(self, rows: Collectives, cut: StepCut) -> FinishedSteps:
         """Return the whole steps, and release their collectives and older ones."""

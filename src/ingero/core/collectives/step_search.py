@@ -36,13 +36,18 @@ class StepSearch:
         self._next_search = LEARN_AFTER
         self._fitted_ns = 0  # end of the last collective when a step was finished last
 
-    def take(self, rows: Collectives, held: Collectives) -> bool:
-        """Take new collectives; `held` are those of no finished step. Return if it changed."""
+    def take(self, rows: Collectives, held: Collectives, *, has_steps: bool) -> bool:
+        """Take new collectives; return whether the pattern changed.
+
+        `held` are those since the last finished step, the new ones included; `has_steps` tells
+        whether the pattern in use finds a whole step among them.
+        """
         if self.pattern is None:
             return self._learn(held)
         if self._seen:
             return self._confirm(rows)
-        return self._replace(held)
+        # Patterns of before fit, too, where they differ in the anchor alone.
+        return not has_steps and self._replace(held)
 
     def fits(self, rows: Collectives) -> None:
         """Note the collectives of steps that were finished."""
