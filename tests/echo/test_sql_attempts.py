@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from tests.support.sql_attempts import ATTEMPTS
 from tests.support.sql_more_attempts import MORE_ATTEMPTS
-from tests.support.two_tenants import CANARY, OURS, TwoTenants, two_tenants
+from tests.support.two_tenants import CANARY, OURS, TwoTenants, keep_only_ours, two_tenants
 
 TENANT_TABLES = (
     "events",
@@ -27,9 +27,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TwoTenants,
         two_tenants(tmp_path_factory.mktemp("alone")) as alone,
     ):
         with closing(alone.store.cursor()) as cursor:
-            for table in TENANT_TABLES:
-                cursor.execute(f"DELETE FROM {table} WHERE cluster_id <> '{OURS}'")
-            cursor.execute("CHECKPOINT")
+            keep_only_ours(cursor, TENANT_TABLES)
         yield among, alone
 
 

@@ -1,9 +1,10 @@
 """An Echo database with the rows of two tenants and of the operator; what is not ours is marked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import duckdb
 from tests.support.stores import open_test_store, writing
 
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
@@ -75,3 +76,12 @@ def two_tenants(folder: Path) -> Iterator[TwoTenants]:
     store.checkpoint()
     yield TwoTenants(store)
     store.close()
+
+
+def keep_only_ours(cursor: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
+    """Write the tables anew without the rows of others: deleted rows leave their values behind."""
+    for table in tables:
+        cursor.execute(
+            f"CREATE TEMP TABLE kept AS FROM {table} WHERE cluster_id = '{OURS}'; "
+            f"DELETE FROM {table}; INSERT INTO {table} FROM kept; DROP TABLE kept; CHECKPOINT"
+        )

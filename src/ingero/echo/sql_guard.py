@@ -38,6 +38,8 @@ class CheckedSql:
     text: str
     is_explain: bool
     is_plain: bool  # see `sql_order`
+    tables: frozenset[str]
+    is_sampled: bool
 
 
 def check_sql(
@@ -57,11 +59,18 @@ def check_sql(
     text, prefix = _only_statement(connection, sql)
     statement = _syntax_tree(text)["statements"][0]["node"]
     try:
-        for reference in references(statement):
-            _check_reference(reference, tables)
-        return CheckedSql(prefix + text, bool(prefix), is_plain(statement))
+        found = list(references(statement))
     except RecursionError:
         raise SqlRefused("the statement is nested too deeply") from None
+    for reference in found:
+        _check_reference(reference, tables)
+    return CheckedSql(
+        prefix + text,
+        is_explain=bool(prefix),
+        is_plain=is_plain(statement),
+        tables=frozenset(known.folded for known in found if known.kind is Kind.TABLE),
+        is_sampled=any(known.kind is Kind.SAMPLE for known in found),
+    )
 
 
 def _only_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, str]:

@@ -43,6 +43,7 @@ class Kind(Enum):
     FUNCTION = auto()
     TABLE_FUNCTION = auto()
     LISTING = auto()  # SHOW TABLES and similar statements, which name none of our tables
+    SAMPLE = auto()
     UNKNOWN = auto()
 
 
@@ -78,6 +79,8 @@ def references(
         for child in node:
             yield from references(child, names, depth + 1)
     elif isinstance(node, dict):
+        if node.get("sample") is not None:
+            yield Reference(Kind.SAMPLE, "SAMPLE")
         yield from _own(node, names)
         yield from _below(node, names, depth)
 
