@@ -47,6 +47,22 @@ def test_the_socket_of_roots_agent_is_preferred(user: Path) -> None:
     assert find_socket("a.sock") == user / "run" / "ingero" / "a.sock"
 
 
+def test_a_folder_that_only_root_may_enter_is_passed_over(
+    user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `sudo ingero agent`, which makes the folder for itself."""
+    system, look = user / "run" / "ingero", os.stat
+
+    def refused(path: str | Path, **options: bool) -> os.stat_result:
+        if system in Path(path).parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path, **options)
+
+    system.mkdir(parents=True)
+    monkeypatch.setattr(os, "stat", refused)
+    assert find_health_socket("a.sock") == find_socket("a.sock") == own_socket("a.sock")
+
+
 def test_the_agent_of_up_is_found_where_it_says_and_a_chosen_folder_is_the_only_one(
     user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
