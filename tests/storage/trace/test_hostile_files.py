@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -305,3 +306,36 @@ def test_a_pipe_beside_a_database_is_refused_at_once(tmp_path: Path, suffix: str
         connect_readonly(path)
     with pytest.raises(ForeignFile, match=f"a.db{suffix} is not a regular file"):
         merge([path, database(tmp_path / "b.db")], tmp_path / "out.db")
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        (
+            "SET sql = CAST(X'435245415445205441424c45fff7' AS TEXT) WHERE name = 'events'",
+            "no text",
+        ),
+        (
+            "SET sql = replace(sql, 'explanation', CAST(X'fff7' AS TEXT)) WHERE name = 'causal_chains'",
+            "no text",
+        ),
+        ("SET sql = 'CREATE TABLE x ' || hex(zeroblob(90000)) WHERE name = 'events'", "malformed"),
+    ],
+    ids=["no statement", "a column", "a long word"],
+)
+def test_names_in_a_damaged_schema_end_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], statement: str, reason: str
+) -> None:
+    path = database(tmp_path / "node.db")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = 1")
+        connection.execute(f"UPDATE sqlite_master {statement}")
+    for command in (
+        ["query", "-d", str(path), "SELECT * FROM causal_chains"],
+        ["explain", "-d", str(path)],
+        ["merge", str(path), "-o", str(tmp_path / "merged.db")],
+    ):
+        run(command)
+    said = capsys.readouterr()
+    assert len(said.out + said.err) < 5000
+    assert reason in said.err

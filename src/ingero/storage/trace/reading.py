@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from ingero.errors import ForeignFile, StoreError, Unavailable
@@ -29,11 +29,28 @@ _OPTIONAL: Final = (
     "stack_traces",
     "system_snapshots",
 )
+_MAX_REASON: Final = 300  # characters
 # a view or virtual table with one of our names would run its author's SQL, perhaps forever
 _POSING_SQL: Final = (
     "SELECT name FROM sqlite_master WHERE (type = 'view' OR sql LIKE 'CREATE VIRTUAL%') AND "
     "lower(name) IN (" + ", ".join(f"'{name}'" for name in (*TABLES, *OWN_TABLES)) + ")"
 )
+
+
+class _Connection(sqlite3.Connection):
+    """Reports names that are no text as damage; what SQLite says may quote a damaged schema."""
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        """Run a statement; all that goes wrong is a sqlite3.Error."""
+        try:
+            return super().execute(*args)
+        except UnicodeDecodeError:
+            error = sqlite3.DatabaseError("names in its schema are no text")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error from None
+        except sqlite3.Error as error:
+            error.args = (str(error)[:_MAX_REASON],)
+            raise
 
 
 @contextlib.contextmanager
@@ -132,6 +149,7 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"file:{quote(str(path))}?{mode}",
         uri=True,
+        factory=_Connection,
         timeout=READER_TIMEOUT_MS / 1000,
         check_same_thread=False,
     )
