@@ -15,6 +15,9 @@ from pathlib import Path
 from release.tree import ROOT, build_environment
 
 PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+# Some packages want another one on the first patch releases, and Debian 12 has 3.11.2: without
+# this, what is installed would suit the Python of whoever builds.
+OLDEST = f"{sys.version_info.major}.{sys.version_info.minor}.0"
 SCRIPT = """#!{home}/bin/python3
 import sys
 
@@ -37,6 +40,7 @@ def install(
     command += ["--link-mode", "copy"]  # links would share what is edited below with uv's cache
     command += ["--constraint", str(ROOT / "requirements.lock"), "--only-binary", ":all:"]
     command += ["--python-platform", f"{architecture}-manylinux_2_28"]
+    command += ["--python-version", OLDEST]
     command += [f"ingero{extras} @ {wheel.resolve().as_uri()}"]
     subprocess.run(command, env=build_environment(), check=True)
     for leftover in ("bin", "share", ".lock", ".gitignore"):
