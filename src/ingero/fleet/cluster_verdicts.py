@@ -21,6 +21,7 @@ from ingero.core.collectives.live_arrivals import (
     ClosedCollectives,
     HiddenDelays,
     StepAdvances,
+    has_arrival,
     join_arrivals,
     measure_arrivals,
     step_keys,
@@ -40,7 +41,7 @@ from ingero.core.verdict.own_times import make_batch
 
 RESOLVED_FOR_S = 60.0  # resolved verdicts are served this long: an agent may push once a minute
 MAX_PENDING = 200_000  # collectives held between two ticks, per cluster
-ALL_RANKS_S = 30.0  # how long roles wait for ranks of which nothing was received
+ALL_RANKS_S = 10.0  # how long roles wait for the next rank of which nothing was received
 LINK_EXPLAINS = 0.3  # of what a job loses: what its slow transfers must add up to
 RankKey = tuple[str, str | None, int | None]  # node, job, rank
 _SLOW = frozenset(
@@ -50,7 +51,10 @@ _SLOW = frozenset(
 
 @dataclass(slots=True)
 class JobRoles:
-    """The roles of the ranks of one job, as found from their communicators."""
+    """The roles of the ranks of one job, as found from their communicators.
+
+    `since_s` is when a member sent collectives for the first time.
+    """
 
     since_s: float
     finder: LiveRoles = field(default_factory=LiveRoles)
@@ -231,13 +235,16 @@ class ClusterVerdicts:
         key = self.keys.get(member)
         if key is not None and key[2] is not None:
             job = self.jobs.setdefault(key[1], JobRoles(now_s))
+            if member not in job.ranks:
+                job.since_s = now_s
             job.ranks[member] = key[2]
             job.finder.take(member, records)
 
     def _find_roles(self, now_s: float) -> None:
         """Find the roles of jobs of which all ranks are known, or have had time to report."""
         for job in self.jobs.values():
-            wanted = job.world_size if now_s - job.since_s < ALL_RANKS_S else 0
+            is_waiting = now_s - job.since_s < ALL_RANKS_S
+            wanted = (job.world_size or MAX_RANKS) if is_waiting else 0
             found = job.finder.find(job.ranks, wanted)
             if found is not None:
                 job.by_rank = {self.keys[member]: role for member, role in found.items()}
@@ -316,7 +323,8 @@ class ClusterVerdicts:
         columns, awaited = matched.collectives, matched.awaited
         members = self._members_of(columns)
         waiting = members[awaited.who]
-        tagged = (waiting >= 0) & (awaited.step >= 0)
+        # Nobody's own times wait for sends and receives, which are no arrivals.
+        tagged = (waiting >= 0) & (awaited.step >= 0) & has_arrival(awaited)
         on_time = measure_arrivals(columns, matched.groups, members[columns.who])
         self.places.take(on_time, columns, now_s)
         self.transfers.take(columns, matched.groups, now_s)

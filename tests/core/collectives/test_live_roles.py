@@ -1,5 +1,6 @@
 """Roles of live ranks are found from their communicators."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 
@@ -27,8 +28,16 @@ def record(
 def found(world: int, uses: list[Use], sends: list[Send] = [], wanted: int = 0) -> list[str] | None:  # noqa: B006
     """The roles of ranks 0 … that use these communicators in every step; 99 has everybody."""
     roles = LiveRoles()
+    feed(roles, range(world), world, uses, sends)
+    answer = roles.find({rank: rank for rank in range(world)}, wanted or world)
+    return None if answer is None else [answer[rank] for rank in range(world)]
+
+
+def feed(
+    roles: LiveRoles, ranks: Iterable[int], world: int, uses: list[Use], sends: list[Send]
+) -> None:
     everybody = tuple(range(world))
-    for rank, step in product(range(world), range(STEPS)):
+    for rank, step in product(ranks, range(STEPS)):
         rows = [
             record(op, comm, members, rank, size + step * (op == "AllToAll"), step)
             for op, comm, members, size in uses
@@ -40,8 +49,6 @@ def found(world: int, uses: list[Use], sends: list[Send] = [], wanted: int = 0) 
                 row = record(op, comm, everybody, rank, MB, step)
                 rows.append(replace(row, peer=peer, seq=None))
         roles.take(rank, rows)
-    answer = roles.find({rank: rank for rank in range(world)}, wanted or world)
-    return None if answer is None else [answer[rank] for rank in range(world)]
 
 
 def groups(
@@ -114,6 +121,21 @@ def test_ranks_with_other_work_have_another_role() -> None:
 
 def test_nothing_is_said_before_all_ranks_are_known() -> None:
     assert found(4, groups(1, [(0, 1, 2, 3)]), wanted=8) is None
+
+
+def test_roles_keep_their_names_when_further_ranks_report() -> None:
+    """Who sends to a rank that is not known yet is in no stage with others because of that."""
+    sends, uses = both_ways((0, 2), (2, 4), (1, 3), (3, 5)), groups(1, [(0, 1), (2, 3), (4, 5)])
+    roles = LiveRoles()
+    feed(roles, (2, 4), 6, uses, sends)
+    assert roles.find({2: 2, 4: 4}, 0) == {2: "stage0", 4: "stage1"}
+    feed(roles, (0, 1, 3, 5), 6, uses, sends)
+    assert roles.find({rank: rank for rank in range(6)}, 6) == {
+        0: "stage2", 1: "stage2", 2: "stage0", 3: "stage0", 4: "stage1", 5: "stage1",
+    }  # fmt: skip
+    apart = LiveRoles()
+    feed(apart, (0, 4), 6, uses, sends)
+    assert apart.find({0: 0, 4: 4}, 0) == {0: "stage0", 4: "stage1"}
 
 
 def test_roles_are_found_again_when_communicators_change() -> None:

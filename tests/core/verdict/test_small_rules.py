@@ -239,12 +239,14 @@ def test_a_cohort_of_fewer_than_three_is_small_after_ten_seconds(
     assert engine.registry.cohorts.expected[cohort] == members
 
 
-def test_small_cohorts_are_found_after_exactly_ten_seconds() -> None:
+@pytest.mark.parametrize(("role", "after_s"), [("", 10.0), ("stage1", 3.0)])
+def test_small_cohorts_are_found_in_time(role: str, after_s: float) -> None:
+    """Roles are found when all ranks of a job are known."""
     engine = VerdictEngine()
-    index = engine.register(Member(cluster="c", node="n", rank=1, job="j"), 100.0)
+    index = engine.register(Member(cluster="c", node="n", rank=1, job="j", role=role), 100.0)
     assert index is not None
     cohort = engine.registry.rows.cohort[index]
-    for now_s, is_small in ((109.9, False), (110.0, True)):
+    for now_s, is_small in ((99.9 + after_s, False), (100.0 + after_s, True)):
         engine.registry.rows.last_seen_s[index] = now_s
         engine._update_expected(now_s)
         assert engine.registry.cohorts.is_small[cohort] == is_small

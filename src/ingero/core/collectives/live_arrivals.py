@@ -91,7 +91,7 @@ def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrival
     `member` is the member of each row, -1 for rows of nobody. Only collectives that the GPU timed
     on at least two members count.
     """
-    usable = (rows.step >= 0) & (member >= 0) & _has_arrival(rows)
+    usable = (rows.step >= 0) & (member >= 0) & has_arrival(rows)
     chosen = np.flatnonzero(usable)
     chosen = chosen[np.argsort(groups[chosen], kind="stable")]
     start_s, enqueue_s = _relative(rows, chosen)
@@ -138,7 +138,7 @@ class ClosedCollectives:
 
     def keep(self, rows: Collectives, groups: Groups, now_s: float) -> None:
         """Keep the collectives of which members are missing."""
-        usable = np.flatnonzero((rows.step >= 0) & (rows.seq >= 0) & _has_arrival(rows))
+        usable = np.flatnonzero((rows.step >= 0) & (rows.seq >= 0) & has_arrival(rows))
         counts = np.bincount(groups[usable], minlength=int(groups.max(initial=-1)) + 1)
         chosen = usable[(counts[groups[usable]] < rows.nranks[usable])]
         chosen = chosen[counts[groups[chosen]] > 1]
@@ -169,7 +169,7 @@ class ClosedCollectives:
         identity = _identity(rows, np.arange(len(rows)))
         at = np.minimum(np.searchsorted(self._key, identity), len(self._key) - 1)
         is_late = (self._key[at] == identity) & (rows.step >= 0) & (rows.seq >= 0)
-        is_late &= _has_arrival(rows) & (member >= 0)
+        is_late &= has_arrival(rows) & (member >= 0)
         chosen = np.flatnonzero(is_late)
         last, start, enqueue, _ = self._known[:, at[chosen]]
         start_s, enqueue_s = _relative(rows, chosen)
@@ -187,7 +187,7 @@ class ClosedCollectives:
         return late, is_late
 
 
-def _has_arrival(rows: Collectives) -> Mask:
+def has_arrival(rows: Collectives) -> Mask:
     """Tell which rows the GPU timed from or until a moment that all members share."""
     ends_together = rows.has_op(ENDING_TOGETHER - {EXCHANGE})
     return np.asarray(rows.is_gpu_timed & (ends_together | (rows.after_ns >= 0)), bool)

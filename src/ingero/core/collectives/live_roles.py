@@ -8,8 +8,10 @@ it receives, connect no stages. Further, ranks with other operations, widths or 
 role.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Final
 
 from ingero.contract.collective import POINT_TO_POINT_OPS, CollectiveRecord
@@ -38,6 +40,7 @@ class LiveRoles:
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
         self._is_new = False
+        self._roles: dict[int, str] = {}  # of members, as they were found last
 
     def is_known(self, member: int) -> bool:
         """Return whether enough is known about a member."""
@@ -59,12 +62,14 @@ class LiveRoles:
     def forget(self, member: int) -> None:
         """Forget a member that is gone."""
         self._is_new |= self._seen.pop(member, None) is not None
+        self._roles.pop(member, None)
 
     def find(self, ranks: Mapping[int, int], world_size: int) -> dict[int, str] | None:
         """Return the role of each member, when all are known and something changed since.
 
-        `ranks` has the rank of each member. Roles are named by the order of their lowest ranks; a
-        job in which all do the same has one role without a name.
+        `ranks` has the rank of each member. Roles are named by the order of their lowest ranks, and
+        keep their names when further members become known; a job in which all do the same has one
+        role without a name.
         """
         if not self._is_new or len(ranks) < world_size:
             return None
@@ -77,14 +82,35 @@ class LiveRoles:
         keys = {
             member: (stages[member], _signature(self._seen[member], varying)) for member in known
         }
-        lowest: dict[object, int] = {}
-        for member, key in keys.items():
-            lowest[key] = min(lowest.get(key, ranks[member]), ranks[member])
-        order = {key: at for at, key in enumerate(sorted(lowest, key=lambda key: lowest[key]))}
-        if len(order) == 1:
-            return dict.fromkeys(known, "")
-        name = "stage" if len(set(stages.values())) > 1 else "group"
-        return {member: f"{name}{order[key]}" for member, key in keys.items()}
+        groups: dict[object, list[int]] = {}
+        for member in sorted(known, key=lambda member: ranks[member]):
+            groups.setdefault(keys[member], []).append(member)
+        if len(groups) == 1:
+            self._roles = dict.fromkeys(known, "")
+        else:
+            kind = "stage" if len(set(stages.values())) > 1 else "group"
+            self._roles = _name_groups(list(groups.values()), self._roles, kind)
+        return dict(self._roles)
+
+
+def _name_groups(groups: list[list[int]], before: Mapping[int, str], kind: str) -> dict[int, str]:
+    """Return the name of each member's group: what most of its members were called before.
+
+    Names that are new are numbered in the order of the groups.
+    """
+    names: dict[int, str] = {}
+    votes = [
+        (votes_of, -at, name)
+        for at, group in enumerate(groups)
+        for name, votes_of in Counter(before[each] for each in group if before.get(each)).items()
+    ]
+    for _, place, name in sorted(votes, reverse=True):
+        if -place not in names and name not in names.values():
+            names[-place] = name
+    free = (name for number in count() if (name := f"{kind}{number}") not in names.values())
+    unnamed = [at for at in range(len(groups)) if at not in names]
+    names |= dict(zip(unnamed, list(islice(free, len(unnamed))), strict=True))
+    return {member: names[at] for at, group in enumerate(groups) for member in group}
 
 
 def _note(seen: _Seen, record: CollectiveRecord) -> None:
@@ -123,13 +149,15 @@ def _stages(members: Mapping[int, _Seen]) -> dict[int, int]:
     comms: dict[int, set[int]] = {}
     for (comm, _), member in at.items():
         comms.setdefault(comm, set()).add(member)
-    edges = {
-        (at[comm, source], at[comm, target])
+    ends = [
+        ((comm, source), (comm, target))
         for comm, sends in _sends_by_comm(members).items()
         if not is_exchange(sends)
         for source, target in sends
-        if (comm, source) in at and (comm, target) in at
-    }
+    ]
+    edges = {(at[one], at[two]) for one, two in ends if one in at and two in at}
+    # Who sends to somebody unknown may be in another stage than everybody else there.
+    unknown = {comm for (comm, source), two in ends if (comm, source) not in at or two not in at}
     parent = {member: member for member in members}
 
     def root(member: int) -> int:
@@ -141,12 +169,12 @@ def _stages(members: Mapping[int, _Seen]) -> dict[int, int]:
     peers: dict[int, set[int]] = {member: set() for member in members}
     for source, target in edges:
         peers[source].add(target)
-    for group in comms.values():
-        if all(peers[member].isdisjoint(group) for member in group):
+    for comm, group in comms.items():
+        if comm not in unknown and all(peers[member].isdisjoint(group) for member in group):
             first, *others = sorted(group)
             for other in others:
                 parent[root(other)] = root(first)
-    if not edges:
+    if not ends:
         return dict.fromkeys(members, 0)
     return {member: root(member) for member in members}
 

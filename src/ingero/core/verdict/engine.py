@@ -34,7 +34,9 @@ from ingero.core.verdict.residuals import (
 from ingero.core.verdict.step_channel import learn_steps
 from ingero.core.verdict.table import STRAGGLER
 
-SMALL_AFTER_S = 10.0  # a cohort still too small then is compared with its own baseline
+# A cohort that is still too small then is compared with its own baseline; roles are found when all
+# ranks of a job are known.
+SMALL_AFTER_S, SMALL_ROLE_AFTER_S = 10.0, 3.0
 GONE_S = 3600.0  # a cohort silent for this long is freed; so is a member, when there are too many
 MIN_WAIT_S = 2.0  # how long a step waits for the peers, at least
 STEPS_WAITED = 3.0  # a member is live for so many of its usual steps after its last report
@@ -260,8 +262,13 @@ class VerdictEngine:
             np.float64
         )
         cohorts.expected[:size] = expected
-        is_old = now_s - cohorts.first_seen_s[:size] >= SMALL_AFTER_S
-        is_few = (expected > 0) & (expected < MIN_MEMBERS)
+        age_s, is_few = (
+            now_s - cohorts.first_seen_s[:size],
+            (expected > 0) & (expected < MIN_MEMBERS),
+        )
+        is_old = age_s >= SMALL_AFTER_S
+        for cohort in np.flatnonzero(is_few & ~is_old & (age_s >= SMALL_ROLE_AFTER_S)).tolist():
+            is_old[cohort] = bool(self.registry.role_of(cohort))
         is_small = np.where(is_old, is_few, cohorts.is_small[:size])
         changed = np.flatnonzero(is_small != cohorts.is_small[:size])
         cohorts.is_small[:size] = is_small

@@ -171,6 +171,10 @@ class MemberRegistry:
         peers[index] = False
         return np.flatnonzero(peers)
 
+    def role_of(self, cohort: int) -> str:
+        """Return the role that the members of a cohort have in common."""
+        return self.cohort_keys[cohort][4]
+
     def usual_step_s(self, cohort: int) -> float:
         """Return the median length of the last steps of a cohort; 0 where it is unknown."""
         lengths = self.cohorts.step_log[cohort]
