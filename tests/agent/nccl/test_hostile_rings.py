@@ -13,7 +13,7 @@ from tests.support.ring_model import ModelRing
 
 from ingero.agent.nccl import owners
 from ingero.agent.nccl import rings as rings_module
-from ingero.agent.nccl.folders import ring_folders
+from ingero.agent.nccl.folders import remove_same, ring_folders
 from ingero.agent.nccl.rings import MAX_RINGS_PER_USER, OPENED_PER_SCAN, Rings
 from ingero.agent.processes.discover import running_since
 from ingero.contract import nccl_ring
@@ -295,3 +295,28 @@ def _changed(data: bytearray, changes: list[tuple[str, int, int, int]], *, seal:
         records["stamp"] = [17, 18, 19, 20, *range(5, 17)]
         records["check"] = nccl_ring.record_checks(records)
     return data
+
+
+def test_a_folder_that_becomes_a_link_costs_nobody_a_ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container exchanges its folder for a link to another between look and removal."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for folder in (theirs, ours):
+        folder.mkdir()
+        (folder / "ring").touch()
+    status, look = (theirs / "ring").stat(), os.stat
+
+    def exchanged(name: str, *, dir_fd: int, follow_symlinks: bool) -> os.stat_result:
+        found = look(name, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+        theirs.rename(tmp_path / "moved")
+        theirs.symlink_to(ours)
+        return found
+
+    monkeypatch.setattr(os, "stat", exchanged)
+    remove_same(theirs / "ring", (status.st_dev, status.st_ino))
+    monkeypatch.undo()
+    assert (ours / "ring").exists()
+    assert not (tmp_path / "moved" / "ring").exists()
+    remove_same(theirs / "ring", (status.st_dev, status.st_ino))  # another file now
+    assert (ours / "ring").exists()

@@ -62,6 +62,22 @@ def is_kept(path: Path) -> bool:
     return path.parent.name.startswith(RUN_FOLDERS)
 
 
+def remove_same(path: Path, key: tuple[int, int]) -> None:
+    """Remove a ring if it still is the file with this device and inode.
+
+    The folder is opened first: a container may exchange its folder for a link to ours between the
+    look and the removal, and would remove a ring of somebody else.
+    """
+    with suppress(OSError):  # already removed, or not ours to remove
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            status = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+            if (status.st_dev, status.st_ino) == key:
+                os.unlink(path.name, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+
 def remove_abandoned(path: Path) -> None:
     """Remove a ring whose process died while creating it.
 

@@ -10,7 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingero.agent.nccl.folders import is_kept, remove_abandoned, ring_files, ring_folders
+from ingero.agent.nccl.folders import (
+    is_kept,
+    remove_abandoned,
+    remove_same,
+    ring_files,
+    ring_folders,
+)
 from ingero.agent.nccl.owners import Process, ProcessIndex
 from ingero.agent.nccl.reader import RingReader
 from ingero.agent.processes.budget import UserBudget
@@ -280,7 +286,4 @@ class Rings:
     def _remove_finished(self, now_s: float) -> None:
         for key, (path, due_s) in self._finished.items():
             if due_s <= now_s and not is_kept(path):
-                with suppress(OSError):  # already removed, or not ours to remove
-                    status = path.lstat()
-                    if (status.st_dev, status.st_ino) == key:
-                        path.unlink()
+                remove_same(path, key)
