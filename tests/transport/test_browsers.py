@@ -2,7 +2,7 @@
 
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
@@ -67,6 +67,19 @@ def test_no_reply_can_be_framed_or_taken_for_a_page(path: str) -> None:
         assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
         assert headers["x-frame-options"] == "DENY"
         assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_redirects_stay_on_this_server_whatever_its_name() -> None:
+    app = Starlette(routes=[Route("/agents", lambda _: JSONResponse({}))])
+    page = TestClient(BrowserGuard(app, is_local=False), follow_redirects=False)
+    for path, place in (("/agents/", "/agents"), ("/agents/?next=//evil", "/agents?next=//evil")):
+        reply = page.get(path, headers={"Host": "evil.example"})
+        assert (reply.status_code, reply.headers["location"]) == (307, place)
+    away = TestClient(
+        BrowserGuard(RedirectResponse("https://evil.example//evil.example/x"), is_local=False),
+        follow_redirects=False,
+    )
+    assert away.get("/").headers["location"] == "/evil.example/x"
 
 
 def test_a_page_keeps_its_own_policy() -> None:

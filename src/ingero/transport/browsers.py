@@ -90,7 +90,8 @@ def host_name(header: str) -> str:
 def never_a_page(send: Send) -> Send:
     """Add headers to replies that are no page of ours, such as JSON and errors.
 
-    A browser that is made to show or frame one must not run anything of it.
+    A browser that is made to show or frame one must not run anything of it. Redirects stay on this
+    server, whatever name it was asked by.
     """
 
     async def limited(message: Message) -> None:
@@ -98,10 +99,19 @@ def never_a_page(send: Send) -> Send:
             given = message.get("headers", [])
             names = {name.lower() for name, _ in given}
             added = [pair for pair in _NO_PAGE if pair[0] not in names]
-            message = {**message, "headers": [*given, *added]}
+            kept = [(name, _own_place(name, value)) for name, value in given]
+            message = {**message, "headers": [*kept, *added]}
         await send(message)
 
     return limited
+
+
+def _own_place(name: bytes, value: bytes) -> bytes:
+    """Return the value of a header; of a redirect, only its path and query."""
+    if name.lower() != b"location":
+        return value
+    place = urlsplit(value)
+    return b"/" + place.path.lstrip(b"/") + (b"?" + place.query if place.query else b"")
 
 
 def page_response(page: str) -> Response:

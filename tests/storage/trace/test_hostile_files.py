@@ -316,7 +316,8 @@ def test_a_pipe_beside_a_database_is_refused_at_once(tmp_path: Path, suffix: str
             "no text",
         ),
         (
-            "SET sql = replace(sql, 'explanation', CAST(X'fff7' AS TEXT)) WHERE name = 'causal_chains'",
+            "SET sql = replace(sql, 'explanation', CAST(X'fff7' AS TEXT)) "
+            "WHERE name = 'causal_chains'",
             "no text",
         ),
         ("SET sql = 'CREATE TABLE x ' || hex(zeroblob(90000)) WHERE name = 'events'", "malformed"),
