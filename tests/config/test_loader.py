@@ -88,3 +88,10 @@ def test_effective_configuration_reads_back() -> None:
     import yaml
 
     assert load_text(Outer, yaml.safe_dump(to_mapping(config)), "f") == config
+
+
+@pytest.mark.parametrize("opened", ["[", "{a: ", "- ", "? "])
+def test_deep_nesting_is_an_error_and_no_crash(opened: str) -> None:
+    for times in (101, 100_000):
+        with pytest.raises(ConfigError, match=r"^x\.yaml: nested too deeply$"):
+            load_text(Outer, opened * times, "x.yaml")

@@ -8,7 +8,7 @@ on the line of that field, or with the name of its flag.
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from ingero.errors import ConfigError
 
 T = TypeVar("T")
 MAX_CONFIG_BYTES = 1 << 20
+_MAX_DEPTH = 100
 _PLAIN = Setting()
 
 
@@ -51,10 +52,21 @@ def load_text(cls: type[T], text: str, source: str, given: Mapping[str, Given] |
     """Build `cls` from YAML text, with `given` laid over it; `source` is named in errors."""
     loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
     try:
+        _require_shallow(yaml.parse(text, Loader=loader))
         root = yaml.compose(text, Loader=loader)
         return typing.cast(T, _Reader(source, given or {}).value(root, cls, "", _PLAIN))
     except (yaml.YAMLError, RecursionError) as error:
         raise yaml_complaint(source, error) from None
+
+
+def _require_shallow(events: Iterable[object]) -> None:
+    """Raise RecursionError for deep nesting, by which the compiled composer would crash."""
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise RecursionError
 
 
 def yaml_complaint(source: str, error: Exception) -> ConfigError:

@@ -231,7 +231,7 @@ def check_distinct(keys: list[Key], source: str) -> None:
 def _entries(data: bytes, path: Path, what: str) -> list[_Entry]:
     try:
         entries = msgspec.convert(yaml.safe_load(data), list[_Entry])
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         # the text of the YAML error would quote the file
         mark = getattr(error, "problem_mark", None)
         raise AuthError(
