@@ -32,6 +32,7 @@ from ingero.echo.ingest import MAX_REQUEST_BYTES
 from ingero.echo.metrics import ingest_families, question_families, store_families
 from ingero.echo.receive import Receiver
 from ingero.echo.store.api import StoreStats
+from ingero.echo.store.memory import keep_memory_of_answers
 from ingero.errors import IngeroError, StoreError
 from ingero.transport.access import Access, Denied
 from ingero.transport.admission import Admission
@@ -261,6 +262,7 @@ async def serve(config: EchoConfig, on_started: Callable[[EchoService], None]) -
     """Run until SIGTERM or SIGINT; SIGHUP reloads."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_file_limit()
+    keep_memory_of_answers()
     service = EchoService(config)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -18,7 +18,8 @@ from ingero.echo.store.query import run_query
 from ingero.echo.tools import scores, stragglers
 from ingero.echo.tools.arrivals import applied, before_window
 from ingero.echo.tools.asker import Asker
-from ingero.echo.tools.minutes import MINUTE_US, Minutes, load_minutes
+from ingero.echo.tools.covered import MINUTE_US, Minutes
+from ingero.echo.tools.minutes import load_minutes
 from ingero.storage.events.arrivals import arrivals_of
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame

@@ -26,7 +26,7 @@ class MatchPolicy:
 
 def match_collectives(collectives: Collectives, policy: MatchPolicy | None = None) -> Groups:
     """Return a dense group code per row: rows of one group are the same collective on its ranks."""
-    comm = _comm_codes(collectives.comm)
+    comm = comm_codes(collectives.comm)
     op, edge = _pair_codes(collectives)
     sequence = collectives.seq
     if len(sequence) and sequence.min() >= 0:
@@ -100,7 +100,7 @@ def _pair_codes(collectives: Collectives) -> tuple[NDArray[np.intp], NDArray[np.
     return np.where(pairwise, len(collectives.ops), op), _dense(edge)
 
 
-def _comm_codes(comm: NDArray[np.uint64]) -> NDArray[np.intp]:
+def comm_codes(comm: NDArray[np.uint64]) -> NDArray[np.intp]:
     """Return dense codes of communicators.
 
     There are few of them: those found in a sample are looked up in a table. Only when another one

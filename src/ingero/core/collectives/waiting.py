@@ -13,7 +13,7 @@ from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.clocks.offsets import ClockFit, align_clocks
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
 from ingero.core.collectives.lag import SYNCHRONISING_OPS, PeerLag, measure_lag
-from ingero.core.collectives.matching import Groups, match_collectives
+from ingero.core.collectives.matching import Groups, comm_codes, match_collectives
 from ingero.core.collectives.pairs.numbers import number_point_to_point
 from ingero.core.periods import sampled_period, stall_period
 from ingero.core.robust import group_medians
@@ -146,8 +146,7 @@ def _ordinals(collectives: Collectives, groups: Groups) -> Ints:
     began = np.full(size, np.iinfo(np.int64).max)
     np.minimum.at(began, groups, collectives.entry_ns)
     kind = np.zeros(size, np.int64)
-    _, codes = np.unique(collectives.comm, return_inverse=True)
-    kind[groups] = codes * (len(collectives.ops) + 1) + collectives.op
+    kind[groups] = comm_codes(collectives.comm) * (len(collectives.ops) + 1) + collectives.op
     order = np.lexsort((began, kind))
     ordered = kind[order]
     starts = (

@@ -36,9 +36,10 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class PackedColumn:
-    """The bytes of an array of `kind` i8 or f8.
+    """The bytes of an array of `kind`: f8, or i1 to i8, whichever its numbers need.
 
-    With `values` the array holds indexes into them, -1 for none.
+    An array of one number stands for all rows. With `values` it holds indexes into them, -1 for
+    none.
     """
 
     data: bytes

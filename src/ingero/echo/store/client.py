@@ -45,6 +45,7 @@ COME_BACK_S: Final = 15.0
 TELL_EVERY_S: Final = 0.05
 FIRST_RESTART_S: Final = 0.1
 LONGEST_RESTART_S: Final = 5.0
+AHEAD_BYTES: Final = 4 << 20  # read at once: columns are large, and each pause costs a wake-up
 _FAILURES: Final = ("sql_refused", "bad_sql", "timeout", "out_of_memory", "unavailable")
 
 
@@ -214,7 +215,7 @@ class StoreClient:
             self._process = await start_worker(command, pass_fds=[theirs.fileno()])
         finally:
             theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=AHEAD_BYTES)
         try:
             ready = await asyncio.wait_for(self._receive(reader), START_TIMEOUT_S)
         except (TimeoutError, asyncio.IncompleteReadError):

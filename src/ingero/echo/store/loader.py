@@ -16,8 +16,9 @@ import msgspec
 from ingero.config.lake import read_lake_secrets
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
+from ingero.echo.store.columns import run_columns
 from ingero.echo.store.memory import give_back_memory
-from ingero.echo.store.query import is_out_of_memory, run_columns, run_query
+from ingero.echo.store.query import is_out_of_memory, run_query
 from ingero.echo.store.read_ahead import ReadAhead
 from ingero.echo.store.sql import run_user_sql
 from ingero.echo.store.wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings

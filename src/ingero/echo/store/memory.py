@@ -1,4 +1,4 @@
-"""The memory of the store process, as the C library holds it."""
+"""The memory of Echo and of its store process, as the C library holds it."""
 
 import ctypes
 from typing import Final
@@ -6,9 +6,11 @@ from typing import Final
 _M_ARENA_MAX: Final = -8
 # glibc reserves 64 MiB of address space for each arena, and would create one per waiting thread
 _ARENAS: Final = 2
+_M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 # columns of a load go back to the kernel when they are freed, instead of tearing holes in the heap
 _MAPPED_FROM_BYTES: Final = 1 << 20
+_ANSWER_BYTES: Final = 16 << 20  # some twenty columns of 100,000 numbers
 
 
 def keep_memory_together() -> None:
@@ -17,6 +19,14 @@ def keep_memory_together() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, _ARENAS)
         libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+
+
+def keep_memory_of_answers() -> None:
+    """Keep a few megabytes of free memory: to get it anew takes as long as computing an answer."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _ANSWER_BYTES // 4)
+        libc.mallopt(_M_TRIM_THRESHOLD, _ANSWER_BYTES)
 
 
 def give_back_memory() -> None:

@@ -13,9 +13,8 @@ from typing import Any, Final, Literal
 
 import duckdb
 import numpy as np
-from numpy.typing import NDArray
 
-from ingero.echo.store.api import ColumnResult, PackedColumn, QueryFailed, QueryLimits, QueryResult
+from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +58,8 @@ def run_query(
 ) -> QueryResult:
     """Run one statement in a read-only transaction; raise QueryFailed."""
     started = time.perf_counter()
-    with _bounded(cursor, limits):
-        columns, types = _described(cursor, sql, params)
+    with bounded(cursor, limits):
+        columns, types = described(cursor, sql, params)
         cursor.execute(_for_json(sql, types, limits), params)
         is_measured = bool(columns)
         if not columns:
@@ -76,7 +75,7 @@ def run_query(
     )
 
 
-def _described(
+def described(
     cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any]
 ) -> tuple[list[str], list[str]]:
     """Return names and types of the columns without running a statement.
@@ -137,24 +136,8 @@ def _value(number: int, kind: str, if_it_fits: str) -> str:
     return f"#{number}" if _is_short(kind) else if_it_fits
 
 
-def run_columns(
-    cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits
-) -> ColumnResult:
-    """Run one statement and return columns, with text as codes; at most `limits.rows` rows."""
-    with _bounded(cursor, limits):
-        cursor.execute(f"SELECT * FROM ({sql}) LIMIT {limits.rows + 1}", params)
-        types = dict(zip(*_description(cursor), strict=True))
-        table = cursor.fetchnumpy()
-        found = max((len(column) for column in table.values()), default=0)
-        columns = {
-            name: _packed(column[: limits.rows], types[name]) for name, column in table.items()
-        }
-    rows = min(found, limits.rows)
-    return ColumnResult(columns=columns, rows=rows, truncated=found > limits.rows)
-
-
 @contextlib.contextmanager
-def _bounded(cursor: duckdb.DuckDBPyConnection, limits: QueryLimits) -> Iterator[None]:
+def bounded(cursor: duckdb.DuckDBPyConnection, limits: QueryLimits) -> Iterator[None]:
     """Yield a read-only transaction that ends after its time; errors become QueryFailed."""
     watchdog = threading.Timer(limits.seconds, cursor.interrupt)
     watchdog.daemon = True
@@ -167,23 +150,6 @@ def _bounded(cursor: duckdb.DuckDBPyConnection, limits: QueryLimits) -> Iterator
     finally:
         watchdog.cancel()
         _end(cursor)
-
-
-def _packed(column: NDArray[Any], kind: str) -> PackedColumn:
-    """Pack a column: integers with -1 for NULL, reals with NaN, text as codes with -1 for NULL."""
-    missing = np.ma.getmaskarray(column)
-    values = np.ma.getdata(column)
-    if values.dtype == object:
-        values = values.copy()
-        values[missing] = None
-        texts = values.tolist()
-        known = [text for text in dict.fromkeys(texts) if text is not None]
-        code_of = {None: -1, **{text: code for code, text in enumerate(known)}}
-        codes = np.fromiter(map(code_of.__getitem__, texts), np.int64, len(texts))
-        return PackedColumn(codes.tobytes(), "i8", known)
-    if values.dtype.kind == "f" and kind != "HUGEINT":  # a sum of integers is a HUGEINT
-        return PackedColumn(np.where(missing, math.nan, values.astype("f8")).tobytes(), "f8")
-    return PackedColumn(np.where(missing, -1, values.astype("i8")).tobytes(), "i8")
 
 
 def _end(cursor: duckdb.DuckDBPyConnection) -> None:

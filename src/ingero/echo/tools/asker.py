@@ -19,6 +19,7 @@ from ingero.core.units import parse_duration_s
 from ingero.echo.audit import Entry
 from ingero.echo.store.api import (
     ColumnResult,
+    PackedColumn,
     QueryFailed,
     QueryLimits,
     QueryResult,
@@ -27,6 +28,7 @@ from ingero.echo.store.api import (
     TooManyQueries,
 )
 from ingero.echo.store.turns import Turns
+from ingero.echo.tools.covered import Minutes
 from ingero.errors import StoreError, Unavailable
 from ingero.transport.bearer import Key
 from ingero.transport.tools.tool import ToolRefused
@@ -92,6 +94,7 @@ class Asker:
     entry: Entry = field(default_factory=lambda: Entry(""))
     now_s: Callable[[], float] = time.time
     turns: Turns = field(default_factory=Turns)
+    minutes: Minutes | None = None  # read once, so all statements of a question agree on them
 
     def since_us(self, window: str) -> int:
         """Return the start of the window in microseconds, or 0 for `all`."""
@@ -178,9 +181,15 @@ class Column:
 def unpack(result: ColumnResult) -> dict[str, Column]:
     """Return the arrays of a result, writable."""
     return {
-        name: Column(np.frombuffer(packed.data, packed.kind).copy(), packed.values)
+        name: Column(_unpacked(packed, result.rows), packed.values)
         for name, packed in result.columns.items()
     }
+
+
+def _unpacked(packed: PackedColumn, rows: int) -> np.ndarray[Any, Any]:
+    values = np.frombuffer(packed.data, packed.kind)
+    wide = "f8" if packed.kind == "f8" else "i8"
+    return values.astype(wide) if len(values) == rows else np.full(rows, values[0], wide)
 
 
 def records(result: QueryResult) -> list[Json]:

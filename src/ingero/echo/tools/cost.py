@@ -1,5 +1,6 @@
 """The cost of waiting: GPU time that ranks spend in collectives because of a late rank."""
 
+import asyncio
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -93,9 +94,12 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     since: list[Any] = [cluster, asker.since_us(asked.window)]
-    ((open_usd, _),) = (await asker.query(_OPEN_EPISODES, since)).rows
-    ((idle_usd,),) = (await asker.query(_IDLE_GPUS, [*since, names.FLEET_IDLE_GPU_COST])).rows
-    loaded = await load_records(asker, cluster, asked.window)
+    episodes, idle, loaded = await asyncio.gather(
+        asker.query(_OPEN_EPISODES, since),
+        asker.query(_IDLE_GPUS, [*since, names.FLEET_IDLE_GPU_COST]),
+        load_records(asker, cluster, asked.window),
+    )
+    ((open_usd, _),), ((idle_usd,),) = episodes.rows, idle.rows
     rows: list[CostRow] = []
     span_h = unpriced = 0.0
     if loaded is not None:

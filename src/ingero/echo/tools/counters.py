@@ -22,31 +22,43 @@ LAUNCH_HISTOGRAMS: Final = (
     "gpu.kernel."  # threads per block, grid sizes: any histogram of this family
 )
 _SERIES: Final = "node_id, rank, job_id, metric_name, attrs"
-_STEPS: Final = f"""WITH points AS (SELECT {_SERIES}, ts, cumulative_value AS total FROM events
+_IS_SERIES: Final = " AND ".join(
+    f"s.{name} IS NOT DISTINCT FROM p.{name}" for name in _SERIES.split(", ")
+)
+# Points are ordered by the number of their series: texts take three times as long to sort. Series
+# of one node and kind have one `place`, and among them those that a rate is shared by are `alike`.
+_STEPS: Final = f"""WITH points AS NOT MATERIALIZED
+ (SELECT {_SERIES}, ts, cumulative_value AS total FROM events
   WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
     AND list_contains($3::VARCHAR[], metric_name)
     AND cumulative_value IS NOT NULL AND ts IS NOT NULL),
-steps AS (SELECT *, total - lag(total) OVER series AS gain,
-    (epoch_ns(ts) - epoch_ns(lag(ts) OVER series)) / 1e9 AS s
-  FROM points WINDOW series AS (PARTITION BY {_SERIES} ORDER BY ts)),
-growth AS (SELECT {_SERIES}, CASE WHEN gain < 0 THEN total ELSE gain END AS step, s FROM steps
+kinds AS (SELECT *, {{kind}} AS kind FROM (SELECT DISTINCT {_SERIES} FROM points)),
+series AS MATERIALIZED (SELECT *, row_number() OVER () AS series,
+    dense_rank() OVER (ORDER BY node_id, kind) AS place,
+    dense_rank() OVER (ORDER BY rank, attrs) AS alike FROM kinds),
+numbered AS (SELECT series, epoch_ns(ts) AS at_ns, total
+  FROM points AS p JOIN series AS s ON {_IS_SERIES}),
+steps AS (SELECT series, total, total - lag(total) OVER one AS gain,
+    (at_ns - lag(at_ns) OVER one) / 1e9 AS s
+  FROM numbered WINDOW one AS (PARTITION BY series ORDER BY at_ns)),
+growth AS (SELECT series, CASE WHEN gain < 0 THEN total ELSE gain END AS step, s FROM steps
   WHERE gain IS NOT NULL)"""
-_MEMCPY: Final = f"""{_STEPS} SELECT node_id,
-    coalesce(attrs->>'$."{names.MEMCPY_DIRECTION}"', attrs->>'$.direction',
-    'unknown') AS direction, sum(step) AS bytes,
-    sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s,
-  quantile_cont(step / s, 0.5) FILTER (s > 0) AS p50,
-  quantile_cont(step / s, 0.99) FILTER (s > 0) AS p99,
-  max(step / s) FILTER (s > 0) AS highest
-FROM growth GROUP BY 1, 2 ORDER BY bytes DESC"""
-_LAUNCHES: Final = f"""{_STEPS} SELECT node_id, sum(step) AS launches,
-  sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s
-FROM growth GROUP BY 1 ORDER BY launches DESC"""
-_MEMFRAG: Final = f"""{_STEPS} SELECT node_id,
-  coalesce(attrs->>'$.cmd', attrs->>'$."ingero.memfrag.cmd"', 'unknown') AS cmd,
-  sum(step) AS events,
-  sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s
-FROM growth GROUP BY 1, 2 ORDER BY events DESC"""
+_GROWN: Final = """any_value(node_id) AS node_id, any_value(kind) AS kind, sum(step) AS growth,
+  sum(step) / nullif(sum(s) / count(DISTINCT alike), 0) AS per_s"""
+_OF_SERIES: Final = "JOIN series USING (series) GROUP BY place ORDER BY growth DESC, place"
+_TOTALS: Final = f"""{_STEPS},
+per AS (SELECT series, sum(step) AS step, sum(s) AS s FROM growth GROUP BY series)
+SELECT {_GROWN} FROM per {_OF_SERIES}"""
+_DIRECTION: Final = (
+    f"""coalesce(attrs->>'$."{names.MEMCPY_DIRECTION}"', attrs->>'$.direction', 'unknown')"""
+)
+_MEMCPY: Final = f"""{_STEPS.format(kind=_DIRECTION)} SELECT {_GROWN},
+  quantile_cont(step / s, [0.5, 0.99, 1.0]) FILTER (s > 0) AS rates
+FROM growth {_OF_SERIES}"""
+_LAUNCHES: Final = _TOTALS.format(kind="NULL")
+_COMMAND: Final = """coalesce(attrs->>'$.cmd', attrs->>'$."ingero.memfrag.cmd"', 'unknown')"""
+_MEMFRAG: Final = _TOTALS.format(kind=_COMMAND)
+_NO_RATES: Final = (None, None, None)
 _LATEST: Final = """SELECT node_id, metric_name, arg_max(coalesce(value_double, value_int), ts)
 FROM events
 WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
@@ -100,13 +112,13 @@ async def memcpy_bandwidth_summary(asker: Asker, asked: MemcpyQuestion) -> Memcp
     )
     totals: dict[str, int] = {}
     for row in found:
-        totals[row["direction"]] = totals.get(row["direction"], 0) + int(row["bytes"])
+        totals[row["kind"]] = totals.get(row["kind"], 0) + int(row["growth"])
     copies = [
         MemcpyDirection(
             row["node_id"],
-            row["direction"],
-            int(row["bytes"]),
-            *(_rate(row[name]) for name in ("per_s", "p50", "p99", "highest")),
+            row["kind"],
+            int(row["growth"]),
+            *map(_rate, (row["per_s"], *(row["rates"] or _NO_RATES))),
         )
         for row in found[: asked.limit]
     ]
@@ -175,10 +187,10 @@ async def kernel_launch_summary(asker: Asker, asked: LaunchQuestion) -> LaunchAn
         truncated=cut,
         notes=notes,
         nodes=[
-            NodeLaunches(r["node_id"], int(r["launches"]), _rate(r["per_s"]))
+            NodeLaunches(r["node_id"], int(r["growth"]), _rate(r["per_s"]))
             for r in found[: asked.limit]
         ],
-        total=sum(int(row["launches"]) for row in found),
+        total=sum(int(row["growth"]) for row in found),
         histograms=[_histogram(row) for row in shapes[: asked.limit]],
     )
 
@@ -250,9 +262,9 @@ async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswe
         setattr(known, kind, value if kind == "fragmentation" else int(value))
     for row in rows:
         node = nodes.setdefault(row["node_id"], _nothing_of(row["node_id"]))
-        node.events += int(row["events"])
+        node.events += int(row["growth"])
         node.events_per_s = _rate((node.events_per_s or 0.0) + (row["per_s"] or 0.0))
-        node.commands.append(MemfragCommand(row["cmd"], int(row["events"])))
+        node.commands.append(MemfragCommand(row["kind"], int(row["growth"])))
     found = sorted(
         nodes.values(),
         key=lambda node: (-node.events, -(node.fragmentation or 0.0), node.node_id or ""),

@@ -1,81 +1,33 @@
-"""What arrived in a window, by node and metric, without reading all of its events.
-
-Whole minutes come from the table of arrivals. The part of a minute at the start of the window, and
-requests that no roll-up has covered yet, are read from the events. Both are queries for the same
-columns, so an answer is the same as one from all events, except for the rounding of sums.
-"""
+"""What arrived in a window, by node and metric, without reading all of its events."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from ingero.echo.tools.asker import Asker
-from ingero.storage.events.arrivals import ARRIVAL_COLUMNS, arrivals_of
+from ingero.echo.tools.covered import Minutes
 from ingero.storage.events.numbering import stored_from
 
-MINUTE_US: Final = 60_000_000
 NEVER_US: Final = 253_402_300_740_000_000  # the last minute of the year 9999
-_COVERED: Final = """SELECT coalesce(TRY_CAST(split_part(key, '/', 2) AS BIGINT), 0), max(value)
-FROM meta WHERE key = 'arrived_seq' OR key LIKE 'arrived_seq/%' GROUP BY 1"""
-_FROM: Final = f"""SELECT greatest((SELECT coalesce(epoch_us(min(received_ts)), {NEVER_US})
-    FROM events), (SELECT max(value) FROM meta
-  WHERE key = 'arrivals_from_us' OR key LIKE 'arrivals_from_us/%'))"""
-
-
-@dataclass(frozen=True, slots=True)
-class Minutes:
-    """Which events the table of arrivals covers.
-
-    Those that arrived from `from_us` on, up to the last request of each writer in `until`: a
-    number of the tables.
-    """
-
-    from_us: int
-    until: dict[int, int]
-
-    def arrived(self, since_us: int, condition: str) -> str:
-        """Return a query for what arrived since a time, for events that fulfil a condition.
-
-        The condition may only use cluster_id, node_id and metric_name.
-        """
-        edge_us = -(-max(since_us, self.from_us) // MINUTE_US) * MINUTE_US
-        before_edge = (
-            f"received_ts >= make_timestamp({since_us}) AND received_ts < make_timestamp({edge_us})"
-        )
-        return f"""(SELECT {ARRIVAL_COLUMNS} FROM arrivals
-  WHERE {condition} AND minute >= make_timestamp({edge_us}) AND {self._is_covered()}
-UNION ALL {arrivals_of(f"{condition} AND {before_edge}")}
-UNION ALL {
-            arrivals_of(
-                f"{condition} AND received_ts >= make_timestamp({edge_us}) "
-                f"AND {self._is_uncovered()}"
-            )
-        })"""
-
-    def _is_covered(self) -> str:
-        ranges = [
-            f"(until_seq > {stored_from(writer)} AND until_seq <= {last})"
-            for writer, last in sorted(self.until.items())
-        ]
-        return f"({' OR '.join(ranges) or 'false'})"
-
-    def _is_uncovered(self) -> str:
-        # a plain comparison lets DuckDB skip the blocks of a file that are covered
-        ranges = [
-            f"seq > {last}"
-            if writer == 0 and len(self.until) == 1
-            else f"(seq <= {stored_from(writer)} OR seq > {last})"
-            for writer, last in sorted(self.until.items())
-        ]
-        return f"({' AND '.join(ranges) or 'true'})"
+_COVERED: Final = f"""SELECT from_us, writer, last FROM
+  (SELECT greatest((SELECT coalesce(epoch_us(min(received_ts)), {NEVER_US}) FROM events),
+    (SELECT max(value) FROM meta
+      WHERE key = 'arrivals_from_us' OR key LIKE 'arrivals_from_us/%')) AS from_us)
+  LEFT JOIN (SELECT coalesce(TRY_CAST(split_part(key, '/', 2) AS BIGINT), 0) AS writer,
+      max(value) AS last
+    FROM meta WHERE key = 'arrived_seq' OR key LIKE 'arrived_seq/%' GROUP BY 1) ON true"""
 
 
 async def load_minutes(asker: Asker) -> Minutes:
-    """Return what the table of arrivals covers now."""
-    rows = (await asker.query(_COVERED, [])).rows
-    ((from_us,),) = (await asker.query(_FROM, [])).rows
-    until = {int(writer): stored_from(int(writer)) + int(last) for writer, last in rows}
-    return Minutes(int(from_us), until)
+    """Return what the table of arrivals covers when the question first needs it."""
+    if asker.minutes is None:
+        rows = (await asker.query(_COVERED, [])).rows
+        until = {
+            int(writer): stored_from(int(writer)) + int(last)
+            for _, writer, last in rows
+            if writer is not None
+        }
+        asker.minutes = Minutes(int(rows[0][0]), until)
+    return asker.minutes
 
 
 async def arrived_metrics(

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from ingero.core.collectives.columns import Floats, Ints
 from ingero.core.collectives.waiting import find_late
+from ingero.core.robust import median
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question
 from ingero.echo.tools.records import Records, load_records
 
@@ -169,6 +170,7 @@ def _ranks(loaded: Records, wanted: str | None) -> list[RankRollup]:
     total_wait = np.zeros(int(waiting.groups.max(initial=-1)) + 1)
     np.add.at(total_wait, waiting.groups, loaded.wait_ms)
     caused = np.where(waiting.is_last, total_wait[waiting.groups], 0.0) / 1e3
+    late_times = waiting.is_last * waiting.weight
     rollups = []
     key = c.op.astype(np.int64) * (len(c.recorders) + 1) + c.who
     for rows in _split(key):
@@ -182,10 +184,10 @@ def _ranks(loaded: Records, wanted: str | None) -> list[RankRollup]:
                 rank=who.global_rank,
                 collectives=round(float(waiting.weight[rows].sum())),
                 bytes=_bytes(loaded, rows),
-                lateness_p50_ms=_known(waiting.lateness_ms[rows], 50),
-                lateness_max_ms=_known(waiting.lateness_ms[rows], 100),
-                peer_lag_p50_ms=_known(waiting.lag.peer_lag_ms[rows], 50),
-                late_times=round(float((waiting.is_last * waiting.weight)[rows].sum())),
+                lateness_p50_ms=_median(waiting.lateness_ms[rows]),
+                lateness_max_ms=_largest(waiting.lateness_ms[rows]),
+                peer_lag_p50_ms=_median(waiting.lag.peer_lag_ms[rows]),
+                late_times=round(float(late_times[rows].sum())),
                 caused_rank_seconds=round(float(caused[rows].sum()), 6),
             )
         )
@@ -225,6 +227,11 @@ def _duration_ms(loaded: Records) -> Floats:
     )
 
 
-def _known(values: Floats, percentile: float) -> float | None:
+def _median(values: Floats) -> float | None:
     known = values[~np.isnan(values)]
-    return round(float(np.percentile(known, percentile)), 6) if len(known) else None
+    return round(median(known), 6) if len(known) else None
+
+
+def _largest(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return round(float(known.max()), 6) if len(known) else None
