@@ -25,7 +25,7 @@ from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict, VerdictState
-from ingero.core.collectives.columns import from_records
+from ingero.core.collectives.columns import Collectives, from_records
 from ingero.core.health.modes import PushOutcome
 from ingero.storage.trace.collectives import add_collectives, read_waits
 from ingero.storage.trace.database import TraceDb
@@ -294,6 +294,28 @@ def test_an_unexpected_reply_costs_one_round_only(
 
     asyncio.run(scene())
     assert (node.live.counters.failed_rounds, node.feed.closed) == (1, True)
+
+
+def test_a_rank_that_cannot_be_measured_starts_over_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(collectives_per_s=1e6)
+
+    def round_of(seqs: range) -> set[int | None]:
+        node.feed.waiting = [
+            [replace(record(seq), global_rank=rank) for seq in seqs] for rank in (0, 1)
+        ]
+        return {report.identity.rank for report in node.live.measure(1.0)}
+
+    assert round_of(range(8)) == {0, 1}
+
+    def fail(_: Collectives) -> None:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(node.live.ranks[0].stream, "take", fail)
+    assert round_of(range(8, 16)) == {1}
+    assert node.live.counters.failed_rounds == 1
+    assert round_of(range(16, 24)) == {0, 1}
 
 
 # --- Feeds ----------------------------------------------------------------------------------------

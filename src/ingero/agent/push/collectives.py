@@ -165,7 +165,7 @@ class LiveCollectives:
             for batch in batches:
                 if (
                     not self._is_measured_by_plugin(batch)
-                    and (report := self._report(batch, now_s)) is not None
+                    and (report := self._report_alone(batch, now_s)) is not None
                 ):
                     reports.append(report)
         self.ranks = {
@@ -244,6 +244,16 @@ class LiveCollectives:
         return batch.steps is not None and any(
             rank.who == (batch.job, batch.rank) and rank.is_timed for rank in self.ranks.values()
         )
+
+    def _report_alone(self, batch: RankBatch, now_s: float) -> RankReport | None:
+        """Report a rank; where that fails it starts over, and the other ranks go on."""
+        try:
+            return self._report(batch, now_s)
+        except Exception:
+            self.ranks.pop(batch.key, None)
+            self.counters.failed_rounds += 1
+            log.exception("rank_failed", extra={"rank": batch.rank})
+            return None
 
     def _report(self, batch: RankBatch, now_s: float) -> RankReport | None:
         rank = self.ranks.get(batch.key)
