@@ -102,3 +102,11 @@ def test_refusals_say_what_there_is(connection: duckdb.DuckDBPyConnection) -> No
 def test_any_text_is_judged_without_surprise(text: str) -> None:
     with duckdb.connect(":memory:") as connection, contextlib.suppress(SqlRefused):
         check_sql(connection, text, TABLES)
+
+
+def test_what_a_statement_reads_is_known() -> None:
+    with contextlib.closing(duckdb.connect()) as own:
+        checked = check_sql(own, "WITH e AS (FROM Events) SELECT abs(seq) FROM e, nccl_ops", TABLES)
+        assert checked.tables == {"events", "nccl_ops"}
+        assert not checked.is_sampled
+        assert check_sql(own, "FROM events TABLESAMPLE 10%", TABLES).is_sampled

@@ -47,6 +47,7 @@ ROOMS = (
         "guards",
         ("echo/sql_*.py", "storage/sqlite_guard.py"),
         (
+            "tests/echo/test_sql_dictionaries.py",
             "tests/echo/test_sql_guard*.py",
             "tests/echo/test_sql_order.py",
             "tests/echo/test_sql_scopes.py",
