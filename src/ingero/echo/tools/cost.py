@@ -94,12 +94,10 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     since: list[Any] = [cluster, asker.since_us(asked.window)]
-    episodes, idle, loaded = await asyncio.gather(
-        asker.query(_OPEN_EPISODES, since),
-        asker.query(_IDLE_GPUS, [*since, names.FLEET_IDLE_GPU_COST]),
-        load_records(asker, cluster, asked.window),
-    )
-    ((open_usd, _),), ((idle_usd,),) = episodes.rows, idle.rows
+    idle = asker.query(_IDLE_GPUS, [*since, names.FLEET_IDLE_GPU_COST])
+    collectives = load_records(asker, cluster, asked.window)
+    found = await asyncio.gather(asker.query(_OPEN_EPISODES, since), idle, collectives)
+    ((open_usd, _),), ((idle_usd,),), loaded = found[0].rows, found[1].rows, found[2]
     rows: list[CostRow] = []
     span_h = unpriced = 0.0
     if loaded is not None:
