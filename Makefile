@@ -232,6 +232,10 @@ pictures: $(READY) ## take the screenshots of Fleet's page in docs/pictures (nee
 recordings: $(READY) ## ask `ingero blame` about recordings of real jobs and sixty windows of them, and compare with the jobs' own steps
 	nice $(BIN)/python -m tests.support.recording_score
 
+.PHONY: recordings-changed
+recordings-changed: $(READY) ## ask `ingero blame` about recordings with ranks, rows, clocks and flags changed, and check that no answer becomes wrong
+	nice $(BIN)/python -m tests.support.changed_recordings
+
 .PHONY: bench-fleet
 bench-fleet: $(READY) ## measure what a push costs Fleet, compared with a constant answer and plain ASGI; PASS or FAIL per requirement
 	$(BIN)/python -m bench.fleet_push

@@ -177,7 +177,7 @@ def _read(path: Path, inputs: Inputs, limits: ReadLimits = DEFAULT_LIMITS) -> st
     with regular_stream(path) as file:
         head = file.read(16)
     if head.startswith(b"PAR1"):
-        inputs.steps.append((path, read_steps(path)))
+        inputs.steps.append((path, read_steps(path, problems=inputs.problems)))
         return "step trace"
     if head.startswith(RING_MAGIC):
         return _ring(path, inputs)

@@ -42,8 +42,13 @@ class _Columns:
     duration_s: NDArray[np.float64]
 
 
-def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
-    """Read the trace of one job; `world_size` counts GPUs where a worker is a group of them."""
+def read_steps(
+    path: Path, world_size: int | None = None, problems: list[str] | None = None
+) -> StepTrace:
+    """Read the trace of one job; `world_size` counts GPUs where a worker is a group of them.
+
+    Operations without a value that is needed are left out, and counted in `problems`.
+    """
     try:
         import pyarrow  # noqa: PLC0415  # optional dependency
         import pyarrow.parquet  # noqa: PLC0415  # optional dependency
@@ -53,7 +58,8 @@ def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
         ) from error
     try:
         with regular_stream(path) as file:
-            columns = _columns(path, _read_table(path, file))
+            table = _good_rows(path, _read_table(path, file), problems)
+            columns = _columns(path, table)
     except (pyarrow.ArrowException, OSError) as error:
         raise MalformedInput(f"{path}: not a readable Parquet file ({error})") from error
     except (ValueError, TypeError, OverflowError, AttributeError) as error:
@@ -86,6 +92,28 @@ def _read_table(path: Path, file: BinaryIO) -> Any:  # pyarrow has no types
     return table
 
 
+def _good_rows(path: Path, table: Any, problems: list[str] | None) -> Any:
+    """Return the table without operations that lack a value, a time or a possible rank."""
+    import pyarrow  # noqa: PLC0415  # optional dependency
+
+    good = np.ones(table.num_rows, bool)
+    for name in REQUIRED:
+        good &= table.column(name).is_valid().to_numpy()
+    for name in ("start_ts", "duration"):
+        good &= np.isfinite(_seconds(table, name))
+    rank = np.nan_to_num(table.column("rank").to_numpy().astype(np.float64), nan=-1.0)
+    good &= (rank >= 0) & (rank < MAX_RANKS)
+    bad = int((~good).sum())
+    if bad == len(good):
+        raise MalformedInput(f"{path}: no operation has a rank in range and all of its values")
+    if bad and problems is not None:
+        problems.append(
+            f"{path}: {bad} of {len(good)} operations are left out; "
+            f"the first lacks a value in row {int(np.argmin(good))}"
+        )
+    return table.filter(pyarrow.array(good)) if bad else table
+
+
 def _columns(path: Path, table: Any) -> _Columns:
     stage = _ints(path, table, "stage")
     has_chunk, has_place = "mc" in table.column_names, "gmc" in table.column_names
@@ -100,8 +128,8 @@ def _columns(path: Path, table: Any) -> _Columns:
         place=_ints(path, table, "gmc") if has_place else stage,
         optype=optype,
         labels=labels,
-        start_s=_seconds(path, table, "start_ts"),
-        duration_s=_seconds(path, table, "duration"),
+        start_s=_seconds(table, "start_ts"),
+        duration_s=_seconds(table, "duration"),
     )
 
 
@@ -113,11 +141,8 @@ def _ints(path: Path, table: Any, name: str) -> Ints:
     return values
 
 
-def _seconds(path: Path, table: Any, name: str) -> NDArray[np.float64]:
+def _seconds(table: Any, name: str) -> NDArray[np.float64]:
     values: NDArray[np.float64] = table.column(name).to_numpy().astype(np.float64)
-    if not np.isfinite(values).all():
-        row = int(np.argmin(np.isfinite(values)))
-        raise MalformedInput(f"{path}: column {name!r} has a value that is not a time in row {row}")
     return values
 
 
@@ -139,8 +164,6 @@ def _optypes(column: Any) -> tuple[Ints, list[str]]:
 
 def _assemble(path: Path, columns: _Columns, world_size: int | None) -> StepTrace:
     """Turn rows into arrays over replica × step; incomplete steps are dropped and counted."""
-    if not 0 <= columns.rank.min() <= columns.rank.max() < MAX_RANKS:
-        raise MalformedInput(f"{path}: column 'rank' has a value out of range")
     replicas, replica = np.unique(columns.replica, return_inverse=True)
     stages, stage = np.unique(columns.stage, return_inverse=True)
     steps, step = np.unique(columns.step, return_inverse=True)

@@ -19,7 +19,8 @@ from ingero.core.collectives.columns import Recorder, from_columns
 
 
 def by_step(own: Any, *workers: int) -> float:
-    given: Any = SimpleNamespace(_measured=SimpleNamespace(workers=steps_of(own, [1.0] * len(own))))
+    measured = SimpleNamespace(workers=steps_of(own, [1.0] * len(own)))
+    given: Any = SimpleNamespace(_measured=measured, _steps=slice(None))
     return Fixer._by_step(given, [suspect(worker) for worker in workers])
 
 

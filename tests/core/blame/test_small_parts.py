@@ -52,9 +52,12 @@ def test_common_rows_reach_from_the_first_to_the_last_step_of_all_ranks() -> Non
     workers = WorkerSteps(own, np.ones(5), np.zeros(2, int), (0, 1, 2, 3, 4))
     measured: Any = SimpleNamespace(workers=workers, row_step=np.array([0, 1, 2, 3, 4, -1]))
     rows: Any = [None] * 6
-    assert _common_rows(rows, measured).tolist() == [1, 2, 3]
+    assert _common_rows(rows, measured, slice(0, 5)).tolist() == [1, 2, 3]
+    assert _common_rows(rows, measured, slice(2, 5)).tolist() == [2, 3]
     own[:] = np.nan
-    assert _common_rows(rows, measured).tolist() == [0, 1, 2, 3, 4, 5]
+    assert _common_rows(rows, measured, slice(0, 5)).tolist() == [0, 1, 2, 3, 4]
+    own[:] = 1.0
+    assert _common_rows(rows, measured, slice(0, 5)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_without_peers_the_pace_of_a_rank_is_unknown() -> None:
@@ -78,19 +81,6 @@ def test_the_loss_of_a_recording_is_per_recorded_step() -> None:
     assert blamed.total_loss([one(0.5, 4), one(0.25, 8)], 10) == pytest.approx(0.4)
     assert blamed.total_loss([one(0.5, 1)], 1) == 0.5
     assert blamed.total_loss([], 0) == 0
-
-
-def test_stalls_are_spread_over_the_steps_of_a_spell() -> None:
-    assert blamed._mean_excess(spell(0, 10, stalls=5)) == pytest.approx(0.2)
-    assert blamed._mean_excess(spell(0, 10)) == pytest.approx(0.4)
-
-
-def test_suspects_share_a_saving_by_what_they_add_in_all() -> None:
-    steady, stalling = suspect(0, 1.0), suspect(1, 0.5, stalls=4)
-    weights = blamed._weights([steady, stalling])
-    assert [weights[steady], weights[stalling]] == pytest.approx([1 / 3, 2 / 3])
-    nothing = suspect(2, 0.0)
-    assert blamed._weights([nothing]) == {nothing: 1.0}
 
 
 def test_where_everybody_is_suspected_nobody_shows_what_is_usual() -> None:

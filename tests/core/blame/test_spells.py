@@ -63,8 +63,8 @@ def test_the_heavier_of_two_stretches_counts() -> None:
 @pytest.mark.parametrize(
     ("steps", "length", "is_found"),
     [
-        (1000, 199, False),
-        (1000, 200, True),
+        (1000, 39, False),
+        (1000, 40, True),
         (100, 49, False),
         (100, 50, True),
         (20, 15, False),
@@ -72,18 +72,24 @@ def test_the_heavier_of_two_stretches_counts() -> None:
     ],
 )
 def test_a_short_stretch_is_a_hiccup(steps: int, length: int, is_found: bool) -> None:
-    """200 steps last, or half of a short recording, but never fewer than 16."""
+    """Two seconds last, or half of a short recording, but never fewer than 16 steps."""
     own = job(steps, {3: (steps - length, steps, 1.2)})
     spells = stretches(own)
     assert ((3, steps - length, steps) in spells) == is_found
 
 
-def test_ten_seconds_of_long_steps_last() -> None:
-    own = job(1000, {3: (900, 1000, 1.2)})
-    given = workers(own)
-    assert find_spells(given)[1][0].begin == 0  # five seconds: judged over the whole recording
-    slow = replace(given, period_s=np.full(1000, 0.1))
-    assert [(each.begin, each.end) for each in find_spells(slow)[1]] == [(900, 1000)]
+def test_a_fault_that_just_began_is_a_stretch_and_no_stall() -> None:
+    own = job(1000, {3: (940, 1000, 1.2)})
+    assert stretches(own) == [(3, 940, 1000)]
+    brief = replace(workers(own), period_s=np.full(1000, 0.03))  # over in less than two seconds
+    assert find_spells(brief)[1] == ()
+
+
+def test_a_hiccup_long_before_regular_stalls_is_not_their_beginning() -> None:
+    own = job(1000, {})
+    own[3, [100, *range(700, 1000, 10)]] *= 2
+    ((_, begin, end),) = stretches(own)
+    assert (begin, end) == (700, 1000)
 
 
 def test_steps_that_are_not_half_as_slow_as_the_rest_are_not_of_the_stretch() -> None:

@@ -120,3 +120,13 @@ def test_steps_with_holes_are_left_out_and_counted(tmp_path: Path) -> None:
     assert _named(answer) == {"dp2/pp1"}
     assert answer.steps == 11
     assert answer.notes == ("1 steps lack operations of some worker and are left out",)
+
+
+@pytest.mark.parametrize("field", ["duration", "start_ts", "rank", "optype"])
+def test_one_bad_row_refuses_no_trace(field: str, tmp_path: Path) -> None:
+    rows, problems = trace_rows(StepJob(slow={(2, 1): 1.2})), list[str]()
+    rows[len(rows) // 2][field] = None
+    trace = read_steps(write_parquet(tmp_path / "bad.parquet", rows), problems=problems)
+    assert _named(blame_steps(trace)) == {"dp2/pp1"}
+    (said,) = problems
+    assert f"1 of {len(rows)} operations are left out" in said

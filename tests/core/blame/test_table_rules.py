@@ -11,11 +11,8 @@ import pytest
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.recorded.blamed import (
     Blamed,
-    _mean_excess,
-    _overlap,
     _shared,
     _usual_charge,
-    _weights,
     _without_side_effects,
     total_loss,
 )
@@ -36,6 +33,7 @@ from ingero.core.blame.recorded.lateness import (
     without_overlap,
 )
 from ingero.core.blame.recorded.loss import Loss
+from ingero.core.blame.recorded.replays import cluster_spells
 from ingero.core.blame.recorded.spells import (
     Spell,
 )
@@ -74,8 +72,8 @@ def blamed(begin: int, end: int, charge_s: float, worker: int = 0) -> Blamed:
 def test_spells_have_a_part_of_the_shorter_one_in_common(
     one: tuple[int, int], other: tuple[int, int], share: float
 ) -> None:
-    assert _overlap(spell(*one), spell(*other)) == share
-    assert _overlap(spell(*other), spell(*one)) == share
+    assert spell(*one).overlap(spell(*other)) == share
+    assert spell(*other).overlap(spell(*one)) == share
 
 
 def test_ranks_that_are_slow_in_the_same_steps_share_what_was_measured() -> None:
@@ -110,15 +108,20 @@ def test_a_fifth_of_what_another_costs_in_the_same_steps_is_its_consequence(
 
 
 def test_the_excess_of_stalls_is_spread_over_their_spell() -> None:
-    assert _mean_excess(spell(0, 10)) == pytest.approx(0.2)
-    assert _mean_excess(spell(0, 10, stalls=(1, 4, 7))) == pytest.approx(0.06)
+    assert spell(0, 10).mean_excess_s == pytest.approx(0.2)
+    assert spell(0, 10, stalls=(1, 4, 7)).mean_excess_s == pytest.approx(0.06)
 
 
-def test_suspects_weigh_by_all_that_they_add() -> None:
-    once, thrice = suspect(0), suspect(1, stalls=(1, 2, 3))
-    assert _weights([once, thrice]) == {once: pytest.approx(0.25), thrice: pytest.approx(0.75)}
-    nothing = suspect(0, excess_s=0.0)
-    assert _weights([nothing]) == {nothing: 1.0}
+def test_where_nobody_else_left_a_record_a_late_rank_adds_nothing() -> None:
+    late = np.array([[[0.5], [0.5]], [[0.1], [NOT_KNOWN]], [[0.2], [NOT_KNOWN]]])
+    found = charge_of(lateness(late), spell(0, 2), {0}, CauseClass.HOST)
+    assert found.tolist() == pytest.approx([0.3, 0.0])
+
+
+def test_spells_of_one_time_are_replayed_together() -> None:
+    one, two, three = spell(0, 10, 1, excess=0.1), spell(9, 20, 2, excess=0.3), spell(20, 30, 3)
+    assert cluster_spells([three, one, two]) == [[two, one], [three]]
+    assert cluster_spells([]) == []
 
 
 def lateness(start: Any, *, carried: float = 0.0, group: Any = None, **given: Any) -> Lateness:
@@ -158,7 +161,7 @@ def test_a_rank_is_charged_beyond_the_last_that_is_not_named(
 def test_steps_outside_of_a_spell_and_unknown_arrivals_are_not_charged() -> None:
     table = [[[9.0], [3.0], [NOT_KNOWN], [2.0]], [[0.0], [1.0], [1.0], [NOT_KNOWN]]]
     found = charge_of(lateness(table), spell(1, 4), set(), CauseClass.COMPUTE)
-    assert found.tolist() == [2.0, 0.0, pytest.approx(1002.0)]
+    assert found.tolist() == [2.0, 0.0, 0.0]
     early = charge_of(lateness([[[-1.0]], [[0.0]]]), spell(0, 1), set(), CauseClass.COMPUTE)
     assert early.tolist() == [0.0]
 

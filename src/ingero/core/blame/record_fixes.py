@@ -22,8 +22,15 @@ WHOLE_SHARE = 0.98  # of the records must be in complete collectives, or waits c
 class Fixer:
     """Computes how much shorter a step is with the own time of some ranks at their peers' pace."""
 
-    def __init__(self, collectives: Collectives, measured: RecordSteps, exact_ends: bool) -> None:
-        rows = _common_rows(collectives, measured)
+    def __init__(
+        self,
+        collectives: Collectives,
+        measured: RecordSteps,
+        exact_ends: bool,
+        steps: slice | None = None,
+    ) -> None:
+        self._steps = steps or slice(0, len(measured.workers.steps))
+        rows = _common_rows(collectives, measured, self._steps)
         collectives = collectives.take(rows)
         self._collectives = collectives
         self._measured = replace(
@@ -109,18 +116,20 @@ class Fixer:
         chosen = {s.worker for s in suspects}
         for worker in chosen:
             own[worker] = np.fmin(own[worker], pace_of(workers, worker, chosen))
-        known = np.isfinite(workers.own_s).any(axis=0)
-        saved = np.nanmax(workers.own_s[:, known], axis=0) - np.nanmax(own[:, known], axis=0)
+        before, after = workers.own_s[:, self._steps], own[:, self._steps]
+        known = np.isfinite(before).any(axis=0)
+        saved = np.nanmax(before[:, known], axis=0) - np.nanmax(after[:, known], axis=0)
         return max(0.0, float(saved.mean())) if known.any() else 0.0
 
 
-def _common_rows(collectives: Collectives, measured: RecordSteps) -> NDArray[np.intp]:
-    """Return the rows of the time in which all ranks left records; rings reach back unequally."""
-    steps = measured.row_step
-    common = np.flatnonzero(np.isfinite(measured.workers.own_s).all(axis=0))
-    if not len(common) or len(common) == len(measured.workers.steps):
+def _common_rows(collectives: Collectives, measured: RecordSteps, steps: slice) -> NDArray[np.intp]:
+    """Return the rows of the steps in which all ranks left records; rings reach back unequally."""
+    known = np.asarray(np.isfinite(measured.workers.own_s).all(axis=0), bool)
+    common = steps.start + np.flatnonzero(known[steps])
+    if len(common) == known.size:
         return np.arange(len(collectives))
-    return np.flatnonzero((steps >= common[0]) & (steps <= common[-1]))
+    first, last = (common[0], common[-1]) if len(common) else (steps.start, steps.stop - 1)
+    return np.flatnonzero((measured.row_step >= first) & (measured.row_step <= last))
 
 
 def _is_whole(collectives: Collectives) -> bool:

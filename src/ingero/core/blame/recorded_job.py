@@ -78,7 +78,8 @@ class RecordedJob:
 
     def missing_ranks(self) -> list[int]:
         """Return the ranks of the job that left no records."""
-        known = {r.global_rank for r in self.collectives.recorders if r.global_rank is not None}
+        recorders = (self.collectives.recorders[code] for code in self.measured.ranks)
+        known = {each.global_rank for each in recorders if each.global_rank is not None}
         return sorted(set(range(self.world)) - known) if known else []
 
     def heat(self) -> Heat:

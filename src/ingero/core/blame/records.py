@@ -11,7 +11,6 @@ import numpy as np
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import LATER, NEXT_STEPS, Answer, Culprit, Fix
-from ingero.core.blame.record_fixes import Fixer
 from ingero.core.blame.record_steps import measure_steps
 from ingero.core.blame.record_text import (
     DATA_FLOOR,
@@ -25,7 +24,12 @@ from ingero.core.blame.recorded.compared import compare_ranks
 from ingero.core.blame.recorded.lateness import measure_places
 from ingero.core.blame.recorded.link_spells import LinkSpell, find_link_spell, links_loss
 from ingero.core.blame.recorded.uneven import measure_last
-from ingero.core.blame.recorded_job import RecordedJob, mean_period, structural_loss
+from ingero.core.blame.recorded_job import (
+    RecordedJob,
+    mean_period,
+    structural_loss,
+    unexplained_wait,
+)
 from ingero.core.blame.suspects import Suspect
 from ingero.core.blame.transfer import SlowLink
 from ingero.core.collectives.arrivals import measure_arrivals
@@ -69,7 +73,8 @@ def blame_records(
     collectives = number_point_to_point(join_exchanges(collectives))
     measured = measure_steps(collectives, exact_ends)
     workers, present = measured.workers, len(measured.ranks)
-    world = max(world or 0, present)
+    in_steps = collectives.nranks[measured.row_step >= 0]
+    world = max(world or 0, present, int(in_steps.max(initial=0)))
     step_s = mean_period(workers) if workers.own_s.size else 0.0
     if not step_s or present < 2:  # the length is also 0 where all times are the same
         return _too_little(source, present, world, len(workers.steps))
@@ -96,8 +101,7 @@ def blame_records(
 def _answer(job: RecordedJob, source: str, repeated: int) -> Answer:
     workers = job.measured.workers
     steps = len(workers.steps)
-    fixer = Fixer(job.collectives, job.measured, job.exact_ends and job.lateness is None)
-    found = find_blamed(job, fixer)
+    found = _unless_others_wait(job, find_blamed(job))
     late = [each for each in found if each.loss.costs_nothing]
     blamed = [each for each in found if not each.loss.costs_nothing]
     culprits = tuple(_culprit(job, each) for each in blamed)
@@ -107,7 +111,7 @@ def _answer(job: RecordedJob, source: str, repeated: int) -> Answer:
     if slow is not None:  # who waits for a slow link looks slow itself
         blamed, culprits = [], ()
     links = () if slow is None else slow.links
-    saved_s = _saved(job, fixer, blamed)
+    saved_s = min(total_loss(blamed, steps), job.step_s)
     stages_s = structural_loss(workers, {each.worker for each in found})
     cause, loss_s = _cause(job, culprits, links, saved_s, stages_s)
     if slow is not None and cause is CauseClass.NETWORK:
@@ -137,12 +141,12 @@ def _most(blamed: Sequence[Blamed]) -> float:
     return max((each.charge_s for each in blamed), default=0.0)
 
 
-def _saved(job: RecordedJob, fixer: Fixer, blamed: Sequence[Blamed]) -> float:
-    """Return the seconds per recorded step that the job would not lose without these ranks."""
-    steps = len(job.measured.workers.steps)
-    if any(each.loss.calm_s is not None for each in blamed) or job.lateness is not None:
-        return min(total_loss(blamed, steps), job.step_s)
-    return fixer.saved([each.spell.suspect for each in blamed])
+def _unless_others_wait(job: RecordedJob, found: list[Blamed]) -> list[Blamed]:
+    """Return those who cost more than all ranks wait for somebody who left no records."""
+    waited_s = unexplained_wait(job) * job.step_s if found else 0.0
+    if waited_s < LOSS_FLOOR * job.step_s:
+        return found
+    return [each for each in found if each.charge_s >= waited_s]
 
 
 def _too_little(source: str, present: int, world: int, steps: int) -> Answer:

@@ -16,10 +16,15 @@ from ingero.core.collectives.columns import Collectives, Floats, Ints
 from ingero.core.collectives.lag import SYNCHRONISING_OPS
 from ingero.core.collectives.matching import Groups
 
+MOST, FEWEST = 0.75, 5  # of the members, and at least so many, are compared without the others
+
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """One row per record, in seconds; NaN where members of the collective left no record.
+
+    Members of whom there are no records at all are left out, if they are few: those who are there
+    can be compared without them.
 
     `start_late_s` and `enqueue_late_s` compare a rank with the median of the other members: when
     its GPU started, and when its host enqueued. `advance_s` is zero for all but the last member.
@@ -71,12 +76,21 @@ def _by_width(
     """Return the rows of complete groups as matrices [group, member], one per number of members."""
     size = int(groups.max(initial=-1)) + 1
     pairwise = columns.has_op(POINT_TO_POINT_OPS)
-    wanted = np.where(pairwise, 2, columns.nranks)
+    wanted = np.where(pairwise, 2, _recorded_members(columns))
     present = np.bincount(groups[usable], minlength=size)
     rows = np.flatnonzero(usable & (present[groups] == wanted) & (wanted > 1))
     rows = rows[np.argsort(groups[rows], kind="stable")]
     width = present[groups[rows]]
     return [rows[width == each].reshape(-1, each) for each in np.unique(width).tolist()]
+
+
+def _recorded_members(columns: Collectives) -> Ints:
+    """Return how many members the communicator of each row has, without a few unrecorded ones."""
+    comm = np.unique(columns.comm, return_inverse=True)[1].reshape(-1)
+    pairs = np.unique(np.stack([comm, columns.who], 1), axis=0)
+    present = np.bincount(pairs[:, 0], minlength=1)[comm] if len(comm) else comm
+    are_most = (present >= FEWEST) & (present >= MOST * columns.nranks)
+    return np.where(are_most, np.minimum(present, columns.nranks), columns.nranks)
 
 
 def _advances(arrival: Floats) -> Floats:

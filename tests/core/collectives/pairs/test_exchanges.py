@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Recorder, from_columns
-from ingero.core.collectives.pairs.exchanges import join_exchanges
+from ingero.core.collectives.pairs.exchanges import _unshifted, join_exchanges
 
 MS = 1_000_000
 OPS = ("AllReduce", "Recv", "Send")
@@ -97,3 +97,25 @@ def test_what_is_no_exchange_between_all_stays_as_it_is() -> None:
     untimed = replace(job, gpu_duration_ns=np.where(job.who == 1, UNKNOWN, job.gpu_duration_ns))
     for columns in (ring, pair, apart, untimed):
         assert join_exchanges(columns) is columns
+
+
+def test_a_call_that_was_not_recorded_shifts_no_later_exchange() -> None:
+    job = _job(exchanges=4)
+    calls = np.flatnonzero((job.who == 1) & (job.comm == 2))
+    for lost in calls[[0, 5]]:  # the first call of an exchange, and one within
+        kept = np.arange(len(job)) != lost
+        found = _exchanges(join_exchanges(job.take(kept)))
+        expected = _exchanges(join_exchanges(job))
+        assert found.end_ns.tolist() == expected.end_ns.tolist()
+
+
+def test_times_of_the_following_exchange_are_moved_back() -> None:
+    """The last exchange before a meeting cannot begin after it: its times are the next one's."""
+    met = np.array([0, 100, 200, 10_000])
+    meeting = np.repeat([0, 1, 2], 2)
+    right = np.array([10, 20, 110, 120, 210, 220])
+    slipped = np.array([10, 20, 120, 210, 220, 310])
+    for given, expected in ((right, right), (slipped, [10, 20, 20, 120, 220, 310])):
+        entry, end = _unshifted(given, given + 5, meeting, met)
+        assert entry.tolist() == list(expected)
+        assert (end - entry == 5).all()

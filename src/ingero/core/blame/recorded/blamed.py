@@ -14,15 +14,14 @@ import numpy as np
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.host_or_gpu import classify
-from ingero.core.blame.record_fixes import Fixer
 from ingero.core.blame.recorded.charges import charge_of, classify_lateness
 from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
 from ingero.core.blame.recorded.late_host import launches_more
-from ingero.core.blame.recorded.lateness import Lateness
+from ingero.core.blame.recorded.lateness import Lateness, PlaceTables
 from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, Loss, block_error, measure_loss
+from ingero.core.blame.recorded.replays import charge_by_replay
 from ingero.core.blame.recorded.spells import Spell
 from ingero.core.blame.recorded_job import RecordedJob
-from ingero.core.blame.suspects import Suspect
 
 JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
@@ -53,9 +52,9 @@ class Blamed:
         return self.spell.worker
 
 
-def find_blamed(job: RecordedJob, fixer: Fixer) -> list[Blamed]:
+def find_blamed(job: RecordedJob) -> list[Blamed]:
     """Return the ranks that cost the job time or are late for nothing, the costliest first."""
-    found = _by_lateness(job) if job.lateness is not None else _by_replay(job, fixer)
+    found = _by_lateness(job) if job.lateness is not None else _by_replay(job)
     spells = [blamed.spell for blamed in found]
     workers = job.measured.workers
     priced = []
@@ -63,19 +62,19 @@ def find_blamed(job: RecordedJob, fixer: Fixer) -> list[Blamed]:
         own = workers.own_s[each.worker]
         loss = measure_loss(workers.period_s, own, each.spell, spells, each.charge_s)
         priced.append(replace(each, loss=_shared(each, found, loss)))
-    return sorted(priced, key=lambda blamed: -blamed.loss.lost_s * _length(blamed.spell))
+    return sorted(priced, key=lambda blamed: -blamed.loss.lost_s * len(blamed.spell))
 
 
 def total_loss(blamed: Sequence[Blamed], steps: int) -> float:
     """Return the seconds lost per recorded step; the losses of several ranks add up."""
-    return sum(each.loss.lost_s * _length(each.spell) for each in blamed) / max(1, steps)
+    return sum(each.loss.lost_s * len(each.spell) for each in blamed) / max(1, steps)
 
 
 def _shared(each: Blamed, found: Sequence[Blamed], loss: Loss) -> Loss:
     """Split a measured loss between ranks that are slow in the same steps, by what each adds."""
     if loss.calm_s is None:
         return loss
-    beside = [other for other in found if _overlap(other.spell, each.spell) > 0.5]
+    beside = [other for other in found if other.spell.overlap(each.spell) > 0.5]
     share = each.charge_s / max(sum(other.charge_s for other in beside), 1e-12)
     return replace(loss, lost_s=loss.lost_s * share)
 
@@ -149,22 +148,14 @@ def _by_queue(job: RecordedJob, step: float) -> list[Blamed]:
     return [Blamed(spell, CauseClass.COMPUTE, charge, loss, host_s, gpu_s)]
 
 
-def _by_replay(job: RecordedJob, fixer: Fixer) -> list[Blamed]:
-    steps = len(job.measured.workers.steps)
+def _by_replay(job: RecordedJob) -> list[Blamed]:
     likely = [spell for spell in job.spells if _is_costly(spell, job)]
     likely = [spell for spell in likely if not any(_is_victim(job, spell, by) for by in likely)]
-    needed = fixer.needed([spell.suspect for spell in likely])
-    saved_s, weights = fixer.saved(needed), _weights(needed)
     found = []
-    for spell in likely:
-        if spell.suspect not in needed:
-            continue
-        cause, host_s, gpu_s = _class_of(job, spell)
-        charge = saved_s * weights[spell.suspect] * steps / _length(spell)
-        if job.exact_ends and not fixer.can_replay:
-            charge = _mean_excess(spell)
-        if charge >= NOTICEABLE * job.step_s:
-            charge = min(charge, _latest(job, spell))
+    for spell, charge_s in charge_by_replay(job, likely):
+        if charge_s >= NOTICEABLE * job.step_s:
+            cause, host_s, gpu_s = _class_of(job, spell)
+            charge = min(charge_s, _latest(job, spell))
             loss = Loss(job.step_s, None, charge, None)
             found.append(Blamed(spell, cause, charge, loss, host_s, gpu_s))
     return _without_side_effects(found)
@@ -190,7 +181,7 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     places = job.places
     if job.lateness is not None and job.lateness.overlaps_in_groups:
         places = job.lateness  # calls in flight do not show whether the GPU had work
-    if places is not None:
+    if places is not None and _meets_all(places, spell.worker):
         found = classify_lateness(places, spell, peers[peers != spell.worker].tolist())
         if found is not None:
             return _unless_launching(job, spell, found[0]), found[2], found[3]
@@ -200,6 +191,15 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     )
     cause = classify(job.collectives, part, spell.suspect, job.exact_ends)
     return cause, np.nan, np.nan
+
+
+def _meets_all(places: PlaceTables, worker: int) -> bool:
+    """Whether a worker can be compared at all its places.
+
+    Else its delay may have begun where it meets somebody without records.
+    """
+    is_met = np.isfinite(places.start_s[worker]).any(axis=0)[: places.comm.shape[1]]
+    return bool((is_met | places.is_pair[worker] | (places.comm[worker] < 0)).all())
 
 
 def _unless_launching(job: RecordedJob, spell: Spell, cause: CauseClass) -> CauseClass:
@@ -217,10 +217,11 @@ def _is_costly(spell: Spell, job: RecordedJob) -> bool:
     """Whether own time alone could cost what a job notices; regular stalls are no accident."""
     if spell.suspect.stall_period is not None or not job.exact_ends:
         return True
-    largest = max(_mean_excess(other) for other in job.spells)
+    beside = [other for other in job.spells if other.overlap(spell) > 0]
+    largest = max(other.mean_excess_s for other in beside)
     is_pipeline = bool(job.collectives.has_op(POINT_TO_POINT_OPS).any())
     aside = BESIDE_SLOW_STAGE if is_pipeline else SIDE_EFFECT
-    return _mean_excess(spell) >= max(COSTLY * job.step_s, aside * largest)
+    return spell.mean_excess_s >= max(COSTLY * job.step_s, aside * largest)
 
 
 def _is_victim(job: RecordedJob, spell: Spell, other: Spell) -> bool:
@@ -228,9 +229,9 @@ def _is_victim(job: RecordedJob, spell: Spell, other: Spell) -> bool:
 
     Compute that overlaps collectives shows in the own time of whoever waits less than usual.
     """
-    if job.places is None or _mean_excess(spell) >= VICTIM * _mean_excess(other):
+    if job.places is None or spell.mean_excess_s >= VICTIM * other.mean_excess_s:
         return False
-    if _overlap(spell, other) <= 0.5:
+    if spell.overlap(other) <= 0.5:
         return False
     common = slice(max(spell.begin, other.begin), min(spell.end, other.end))
     late = [job.meeting_lateness(common, each.worker) for each in (spell, other)]
@@ -238,35 +239,12 @@ def _is_victim(job: RecordedJob, spell: Spell, other: Spell) -> bool:
     return bool(shared) and all(late[0][group] < min(late[1][group], 0.0) for group in shared)
 
 
-def _mean_excess(spell: Spell) -> float:
-    """Return the own time over the role in seconds per step of the spell."""
-    stalls = len(spell.suspect.stalls)
-    return spell.suspect.excess_s * (stalls / _length(spell) if stalls else 1.0)
-
-
-def _weights(needed: Sequence[Suspect]) -> dict[Suspect, float]:
-    """Return the share of each suspect in what fixing all of them saves."""
-    excess = {s: s.excess_s * max(1, len(s.stalls)) for s in needed}
-    total = sum(excess.values())
-    return {s: excess[s] / total if total > 0 else 1.0 for s in needed}
-
-
 def _without_side_effects(found: list[Blamed]) -> list[Blamed]:
     return [
         each
         for each in found
         if not any(
-            each.charge_s < SIDE_EFFECT * other.charge_s and _overlap(each.spell, other.spell) > 0.5
+            each.charge_s < SIDE_EFFECT * other.charge_s and each.spell.overlap(other.spell) > 0.5
             for other in found
         )
     ]
-
-
-def _overlap(one: Spell, other: Spell) -> float:
-    """Return the share of the shorter spell that both have in common."""
-    common = min(one.end, other.end) - max(one.begin, other.begin)
-    return max(0, common) / max(1, min(_length(one), _length(other)))
-
-
-def _length(spell: Spell) -> int:
-    return max(1, spell.end - spell.begin)

@@ -39,8 +39,9 @@ def charge_of(
     others = np.array([w not in named and w != spell.worker for w in range(len(late))])
     known = np.where(np.isfinite(late), late, -np.inf)
     last = known[others].max(axis=0) if others.any() else np.zeros(late.shape[1:])
-    beyond = np.maximum(known[spell.worker] - np.maximum(last, -1e3), 0.0)
-    beyond = np.where(np.isfinite(beyond), beyond, 0.0)
+    is_known = np.isfinite(last) & np.isfinite(late[spell.worker])
+    beyond = np.zeros_like(last)  # where nobody else left a record, nobody is known to wait
+    beyond[is_known] = np.maximum(late[spell.worker][is_known] - last[is_known], 0.0)
     if cause is CauseClass.HOST or lateness.carried >= OVERLAP:
         once: Floats = beyond.max(axis=1)
         return once

@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 CALM_STEPS = 100
 FEW_CALM_STEPS, CALM_S = 16, 40.0  # long steps: fewer are enough if they last so long
 NOISY, NOISY_CALM_S = 0.05, 20.0  # scatter of steps, as a share, that hides the pace so long
+NEAR_STEPS = 400  # on each side of a spell, or CALM_S if that is more: four blocks, for the error
 MARGIN = 2  # steps next to a spell, and at the beginning, that are neither calm nor slow
 BLOCK_STEPS = 100  # the wander of a noisy job shows between blocks of so many steps
 MIN_BLOCKS = 4
@@ -73,7 +74,7 @@ def measure_loss(
             alone = slow & ~other.columns(steps)
             if alone.sum() >= CALM_STEPS:
                 slow = alone
-    calm = calm_steps(period_s, spells)
+    calm = _near(calm_steps(period_s, spells), period_s, spell)
     unknown = bool(calm.any()) and not np.isfinite(own_s[calm]).any()
     rise = find_rise(np.where(calm, period_s, np.nan)) if unknown else None
     if rise is not None:  # records of the rank begin after the fault
@@ -97,6 +98,19 @@ def calm_steps(period_s: Floats, spells: Sequence[Spell]) -> NDArray[np.bool_]:
     for spell in spells:
         calm &= (at < spell.begin - MARGIN) | (at >= spell.end + MARGIN)
     return calm
+
+
+def _near(calm: NDArray[np.bool_], period_s: Floats, spell: Spell) -> NDArray[np.bool_]:
+    """Return the calm steps next to a spell: the pace of a job wanders in the long run."""
+    at = np.flatnonzero(calm)
+    before, after = at[at < spell.begin][::-1], at[at >= spell.begin]
+    near = [
+        side[(np.cumsum(period_s[side]) <= CALM_S) | (np.arange(len(side)) < NEAR_STEPS)]
+        for side in (before, after)
+    ]
+    result = np.zeros_like(calm)
+    result[np.concatenate(near)] = True
+    return result if _is_enough(period_s[result]) else calm
 
 
 def _is_enough(calm_s: Floats) -> bool:

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.blame.suspects import EFFECT_FLOOR, Findings, Suspect, WorkerSteps, judge
+from ingero.core.blame.suspects import (
+    EFFECT_FLOOR,
+    MIN_STALLS,
+    Findings,
+    Suspect,
+    WorkerSteps,
+    judge,
+)
 from ingero.core.robust import MAD_TO_SIGMA, nan_median
 
 Floats = NDArray[np.float64]
@@ -19,6 +26,10 @@ LASTING_STEPS, LASTING_S = 200, 10.0  # shorter spells are hiccups, but not in a
 NEARLY_ALL = 0.9  # of the steps: then the whole recording is judged
 CUT = 3.0  # sigmas of a worker beyond which its steps are hiccups
 HIGHEST = 0.999  # quantile at which the excess of single steps is cut
+IN_A_ROW = 0.7  # of the stalls of a worker in one stretch: it is slow there, and does not stall
+BRIEF_S = 2.0  # a spell that is over sooner is a hiccup, if it is a small part of the recording
+BRIEF_SHARE = 0.25
+MOST_MISSED = 8  # periods without a stall that was seen, within one spell
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,20 @@ class Spell:
     @property
     def worker(self) -> int:
         return self.suspect.worker
+
+    def __len__(self) -> int:
+        return max(1, self.end - self.begin)
+
+    @property
+    def mean_excess_s(self) -> float:
+        """The own time over the role in seconds per step of the spell."""
+        stalls = len(self.suspect.stalls)
+        return self.suspect.excess_s * (stalls / len(self) if stalls else 1.0)
+
+    def overlap(self, other: "Spell") -> float:
+        """Return the share of the shorter spell that both have in common."""
+        common = min(self.end, other.end) - max(self.begin, other.begin)
+        return max(0, common) / min(len(self), len(other))
 
     def columns(self, steps: int) -> NDArray[np.bool_]:
         """Return a mask of the steps of the spell."""
@@ -47,6 +72,8 @@ def find_spells(workers: WorkerSteps) -> tuple[Findings, tuple[Spell, ...]]:
     excess = _excess(workers)
     for worker in range(len(workers.own_s)):
         part = None if worker in whole.split else _heavy_part(workers, worker, excess)
+        suspect = named.get(worker) if part is None else part.suspect
+        part = _stalls_in_a_row(workers, excess, suspect) or part
         if part is not None and not _goes_on(part, named.get(worker)):
             found.append(_around_stalls(part))
             continue
@@ -54,7 +81,13 @@ def find_spells(workers: WorkerSteps) -> tuple[Findings, tuple[Spell, ...]]:
             at = np.flatnonzero(np.isfinite(excess[worker]))
             spell = Spell(named[worker], int(at[0]), min(int(at[-1]) + 1, steps))
             found.append(_around_stalls(spell))
-    return whole, tuple(found)
+    return whole, tuple(spell for spell in found if not _is_hiccup(workers, spell))
+
+
+def _is_hiccup(workers: WorkerSteps, spell: Spell) -> bool:
+    inside = spell.columns(len(workers.steps))
+    is_part = inside.sum() < BRIEF_SHARE * len(inside)
+    return bool(is_part and np.nansum(workers.period_s[inside]) < BRIEF_S)
 
 
 def _goes_on(part: Spell, whole: Suspect | None) -> bool:
@@ -63,27 +96,46 @@ def _goes_on(part: Spell, whole: Suspect | None) -> bool:
     return period is not None and whole is not None and whole.stall_period == period
 
 
-def _heavy_part(workers: WorkerSteps, worker: int, excess: Floats) -> Spell | None:
+def _stalls_in_a_row(workers: WorkerSteps, excess: Floats, suspect: Suspect | None) -> Spell | None:
+    """Return the short stretch that holds most stalls of a suspect: a fault that just began.
+
+    The steps between those stalls are slow as well, so there is a lasting excess and no stall.
+    """
+    if suspect is None or not suspect.stalls:
+        return None
+    part = _heavy_part(workers, suspect.worker, excess, MIN_STEPS)
+    if part is None or part.suspect.stalls:
+        return None
+    inside = sum(part.begin <= at < part.end for at in suspect.stalls)
+    return part if inside >= IN_A_ROW * len(suspect.stalls) else None
+
+
+def _heavy_part(
+    workers: WorkerSteps, worker: int, excess: Floats, shortest: int | None = None
+) -> Spell | None:
     """Return the stretch in which a worker is slow, if it is one and not the whole recording.
 
     A lasting excess is looked for first: hiccups, which all workers have, are cut for that.
     """
     known = int(np.isfinite(excess[worker]).sum())
     step_s = max(float(np.nanmedian(workers.period_s)), 1e-9) if known else 1.0
-    lasting = max(MIN_STEPS, min(LASTING_STEPS, LASTING_S / step_s, 0.5 * known))
+    lasting = shortest or max(MIN_STEPS, min(LASTING_STEPS, LASTING_S / step_s, 0.5 * known))
     calm = _without_hiccups(excess)
     counted = np.isfinite(calm).sum(axis=1)
     means = np.nansum(calm, axis=1)[counted > 0] / counted[counted > 0]
     usual = float(np.median(means)) if len(means) else 0.0
     for values in (calm[worker] - usual, excess[worker]):
-        begin, end = _heaviest(values, EFFECT_FLOOR / 2)
-        if known and end - begin >= NEARLY_ALL * known:  # scatter lifts the mean of all steps
-            begin, end = _heaviest(values, float(np.nanmean(values)))
-        if lasting <= end - begin < NEARLY_ALL * known and _stands_out(values, begin, end):
-            begin, end = _core(values, begin, end)
-            part = _named_in(workers, worker, begin, end)
-            if part is not None:
-                return Spell(part, begin, end)
+        if not known:
+            break
+        # A worker that is a little slower elsewhere, too, and scatter that lifts the mean of all
+        # steps, make the first stretch too long.
+        for beyond in (EFFECT_FLOOR / 2, max(EFFECT_FLOOR / 2, float(np.nanmean(values)))):
+            begin, end = _heaviest(values, beyond)
+            if lasting <= end - begin < NEARLY_ALL * known and _stands_out(values, begin, end):
+                begin, end = _core(values, begin, end)
+                part = _named_in(workers, worker, begin, end)
+                if part is not None:
+                    return Spell(part, begin, end)
     return None
 
 
@@ -100,9 +152,19 @@ def _around_stalls(spell: Spell) -> Spell:
     stalls, period = spell.suspect.stalls, spell.suspect.stall_period
     if period is None:
         return spell
-    begin, end = max(stalls[0], spell.begin), min(stalls[-1] + period, spell.end)
-    is_shorter = end - begin < NEARLY_ALL * (spell.end - spell.begin)
-    return replace(spell, begin=begin, end=end) if is_shorter else spell
+    regular = _longest_run(stalls, MOST_MISSED * period)
+    begin, end = max(regular[0], spell.begin), min(regular[-1] + period, spell.end)
+    if end - begin >= NEARLY_ALL * (spell.end - spell.begin):
+        return spell
+    return Spell(replace(spell.suspect, stalls=regular), begin, end)
+
+
+def _longest_run(stalls: tuple[int, ...], apart: int) -> tuple[int, ...]:
+    """Return the most stalls that follow each other; a hiccup long before them is none of them."""
+    at = np.array(stalls)
+    runs = np.split(at, np.flatnonzero(np.diff(at) > apart) + 1)
+    longest = max(runs, key=len)
+    return tuple(longest.tolist()) if len(longest) >= MIN_STALLS else stalls
 
 
 def _excess(workers: WorkerSteps) -> Floats:

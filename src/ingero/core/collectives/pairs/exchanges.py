@@ -21,6 +21,7 @@ from ingero.core.collectives.pairs.swaps import is_swap
 
 EXCHANGE = "AllToAll"
 FEWEST = 3  # members: two that send to each other may be stages of a pipeline
+LONGER = 3.0  # times the silence between calls of one exchange: another one begins
 PER_MEETING = 1 << 16  # exchanges between two shared collectives, at most
 APART = 1 << 48  # above all numbers of exchanges that every member recorded
 
@@ -112,14 +113,7 @@ def _launches_of_member(collectives: Collectives, rows: Rows, met: Rows) -> _Lau
     rows = rows[np.argsort(collectives.start_ns[rows], kind="stable")]
     before = np.searchsorted(collectives.start_ns[met], collectives.start_ns[rows]) - 1
     rows, before = rows[before >= 0], before[before >= 0]
-    calls = zip(collectives.peer[rows].tolist(), collectives.op[rows].tolist(), strict=True)
-    begins, seen = [], set[tuple[int, int]]()
-    for index, call in enumerate(calls):
-        if not seen or call in seen:
-            begins.append(index)
-            seen.clear()
-        seen.add(call)
-    at = np.array(begins, np.intp)
+    at = _begins(collectives, rows)
     meeting = before[at]
     runs = np.flatnonzero(np.r_[True, meeting[1:] != meeting[:-1]]) if len(at) else at
     is_send, timed = collectives.has_op({"Send"})[rows], collectives.is_gpu_timed[rows]
@@ -129,15 +123,52 @@ def _launches_of_member(collectives: Collectives, rows: Rows, met: Rows) -> _Lau
         chosen = np.where(counted, values, 0)
         return np.maximum.reduceat(chosen, at) if len(at) else chosen[:0]
 
+    entry, end = (latest(each[rows], timed) for each in (collectives.entry_ns, collectives.end_ns))
+    entry, end = _unshifted(
+        entry, end, meeting, np.append(collectives.end_ns[met], np.iinfo(np.int64).max)
+    )
     return _Launches(
         first=rows[at],
-        entry_ns=latest(collectives.entry_ns[rows], timed),
-        end_ns=latest(collectives.end_ns[rows], timed),
+        entry_ns=entry,
+        end_ns=end,
         size_bytes=latest(collectives.size_bytes[rows], is_send) * others,
         met_ns=collectives.end_ns[met][meeting],
         meeting=collectives.seq[met][meeting],
         nth=np.arange(len(at)) - np.repeat(runs, np.diff(np.r_[runs, len(at)])),
     )
+
+
+def _unshifted(entry: Ints, end: Ints, meeting: Ints, met_ns: Ints) -> tuple[Ints, Ints]:
+    """Return when exchanges began and ended, where NCCL reports the times of the following one.
+
+    The last exchange before a meeting then seems to begin after it, which it cannot.
+    """
+    is_late = np.bincount(meeting, entry > met_ns[meeting + 1], len(met_ns)) > 0
+    from_before = is_late[meeting] & (np.arange(len(entry)) > 0)
+    before = np.arange(len(entry)) - from_before
+    return entry[before], end[before]
+
+
+def _begins(collectives: Collectives, rows: Rows) -> Rows:
+    """Return which calls of one member, in the order of their enqueue, begin an exchange.
+
+    No call comes twice in an exchange. Where one was not recorded, the exchanges after it begin
+    with the call that follows the silence between two exchanges.
+    """
+    kinds = np.stack([collectives.peer[rows], collectives.op[rows]], 1)
+    call = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
+    silence = np.diff(collectives.start_ns[rows], prepend=0)
+    usual = [float(np.median(silence[call == each])) for each in range(call.max(initial=-1) + 1)]
+    first = int(np.argmax(usual)) if len(usual) > 1 else UNKNOWN
+    if first >= 0 and usual[first] < LONGER * max(np.delete(usual, first).max(), 1.0):
+        first = UNKNOWN
+    begins, seen = [], set[int]()
+    for index, each in enumerate(call.tolist()):
+        if not seen or each in seen or each == first:
+            begins.append(index)
+            seen.clear()
+        seen.add(each)
+    return np.array(begins, np.intp)
 
 
 def _as_rows(collectives: Collectives, each: _Launches, members: int) -> Collectives:
