@@ -3,12 +3,16 @@
 `make recordings-changed` asks about every recorded job in this way.
 """
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.support.changed_recordings import add_flags, change, judge
 from tests.support.recording_score import Fault, ask
 from tests.support.shared_data import shared
 
+from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
 from ingero.core.collectives.columns import Collectives, from_records
 from ingero.importers.collectives_csv import read_csv
 
@@ -42,3 +46,9 @@ def test_flags_are_added_between_steps() -> None:
     flags = more.take(more.comm == 0xF1A6)
     assert len(flags) == 8 * len(np.unique(flags.seq)) > 100
     assert len(more) == len(columns) + len(flags)
+
+
+def test_a_queue_that_was_not_recorded_names_nobody() -> None:
+    unknown = np.full((8, 200, 1), np.nan)
+    empty: Any = SimpleNamespace(start_s=unknown, enqueue_s=unknown, advance_s=unknown)
+    assert find_gpu_bound(empty, np.full(200, 0.05)) is None

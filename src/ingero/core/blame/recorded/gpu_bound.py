@@ -27,6 +27,8 @@ def find_gpu_bound(lateness: Lateness, period_s: Floats) -> Spell | None:
         return None
     step_s = float(np.nanmedian(period_s[begin:end]))
     start, enqueue = (t[:, begin:end, 0] for t in (lateness.start_s, lateness.enqueue_s))
+    if not (np.isfinite(start - enqueue).sum(axis=1) >= MIN_STEPS).all():
+        return None
     behind = nan_median(start - enqueue, 1)
     late = nan_median(start, 1)
     added = np.nanmean(lateness.advance_s[:, begin:end, 0], axis=1)
