@@ -23,9 +23,9 @@ def keep_running(
     """Run until Ctrl-C or `q`; `slow` are the ranks that are slow already."""
     say(f"\nstill running: {url}   `ingero top --fleet {url.rstrip('/')}`")
     has_keys = sys.stdin.isatty()
-    say("s: slow a rank   h: heal one   q: end" if has_keys else "Ctrl-C ends it")
     chance, named = random.Random(), set(slow)  # noqa: S311 - any rank will do
     with contextlib.suppress(KeyboardInterrupt), _single_keys(has_keys):
+        say("s: slow a rank   h: heal one   q: end" if has_keys else "Ctrl-C ends it")
         while True:
             key = _key(has_keys)
             if key == "q":
@@ -91,7 +91,7 @@ def _single_keys(has_keys: bool) -> Iterator[None]:
 
     before = termios.tcgetattr(sys.stdin)
     try:
-        tty.setcbreak(sys.stdin)
+        tty.setcbreak(sys.stdin, termios.TCSANOW)  # keys that were pressed before count
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
