@@ -48,6 +48,7 @@ format: $(READY) ## format the code and apply safe lint fixes
 .PHONY: docs
 docs: $(READY) ## update the generated parts of docs/
 	$(BIN)/python -m ingero.cli.reference
+	$(BIN)/python -m tests.support.features
 
 .PHONY: surface
 surface: $(READY) ## record the public surface: names, fields, commands, metrics, settings, tables
