@@ -178,7 +178,7 @@ class EchoConfig:
     store_threads: int = setting(
         0,
         range=(0, 256),
-        computed="half the cores, at least two where there are two",
+        computed="half the cores",
         flag="--store-threads",
         help="Number of threads for each query.",
     )
@@ -215,9 +215,8 @@ class EchoConfig:
         return self.db_path.expanduser()
 
     def threads(self) -> int:
-        """Return the threads of a query: half the cores unless set, but two where there are two."""
-        cores = os.cpu_count() or 1
-        return self.store_threads or min(cores, max(2, cores // 2))
+        """Return the threads of a query: half the cores unless set; ingestion has the others."""
+        return self.store_threads or max(1, (os.cpu_count() or 2) // 2)
 
     def database_limit_bytes(self) -> int:
         """Return the size limit: as set, else a share of the volume that holds the database."""
