@@ -37,15 +37,16 @@ rows = st.lists(
 
 
 @settings(deadline=None, max_examples=60)
-@given(rows=rows, most=st.sampled_from([1, 20_000]))
+@given(rows=rows, most=st.sampled_from([1, 20_000]), characters=st.sampled_from([3, 1 << 20]))
 def test_columns_hold_what_the_rows_hold(
-    cursor: duckdb.DuckDBPyConnection, rows: list[tuple[Any, ...]], most: int
+    cursor: duckdb.DuckDBPyConnection, rows: list[tuple[Any, ...]], most: int, characters: int
 ) -> None:
     cursor.execute("DELETE FROM t")
     if rows:
         cursor.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "MOST_CODED", most)
+        patch.setattr(columns, "MOST_CHARACTERS", characters)
         packed = run_columns(cursor, "SELECT * FROM t", [], LIMITS)
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(packed), type=ColumnResult)
     found = unpack(sent)
@@ -68,3 +69,12 @@ def test_numbers_take_the_bytes_that_they_need(cursor: duckdb.DuckDBPyConnection
     }
     cut = run_columns(cursor, "SELECT range % 2 AS x FROM range(5000)", [], LIMITS)
     assert (cut.rows, cut.truncated, len(unpack(cut)["x"].data)) == (1000, True, 1000)
+
+
+def test_long_texts_do_not_become_a_part_of_a_statement(
+    cursor: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "_selected", lambda name, known: name if known is None else known)
+    sql = "SELECT repeat('x', 100000) || range AS text FROM range(20)"
+    packed = run_columns(cursor, sql, [], LIMITS)
+    assert len(packed.columns["text"].values or ()) == 20

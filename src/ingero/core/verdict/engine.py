@@ -262,10 +262,8 @@ class VerdictEngine:
             np.float64
         )
         cohorts.expected[:size] = expected
-        age_s, is_few = (
-            now_s - cohorts.first_seen_s[:size],
-            (expected > 0) & (expected < MIN_MEMBERS),
-        )
+        age_s = now_s - cohorts.first_seen_s[:size]
+        is_few = (expected > 0) & (expected < MIN_MEMBERS)
         is_old = age_s >= SMALL_AFTER_S
         for cohort in np.flatnonzero(is_few & ~is_old & (age_s >= SMALL_ROLE_AFTER_S)).tolist():
             is_old[cohort] = bool(self.registry.role_of(cohort))

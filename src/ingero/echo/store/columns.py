@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from ingero.echo.store.api import ColumnResult, PackedColumn, QueryLimits
 from ingero.echo.store.query import bounded, described
 
-MOST_CODED: Final = 20_000  # distinct texts of a column; with more, they are numbered here
+# distinct texts of a column, and their characters, which become a part of a statement; with more,
+# they are numbered here
+MOST_CODED, MOST_CHARACTERS = 20_000, 1 << 20
 _TEXT: Final = "VARCHAR"
 _KINDS: Final = (("i1", 1 << 7), ("i2", 1 << 15), ("i4", 1 << 31))
 
@@ -53,7 +55,8 @@ def _distinct(
 
 
 def _may_be_written(known: list[str]) -> bool:
-    return len(known) <= MOST_CODED and not any("\0" in text for text in known)
+    is_small = len(known) <= MOST_CODED and sum(map(len, known)) <= MOST_CHARACTERS
+    return is_small and not any("\0" in text for text in known)
 
 
 def _selected(name: str, known: list[str] | None) -> str:
