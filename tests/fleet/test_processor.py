@@ -103,11 +103,19 @@ def test_clusters_do_not_mix() -> None:
 def test_node_without_pushes_is_not_compared_after_the_ttl_and_is_shown_as_silent() -> None:
     """F044: 50 s at defaults, by the receiver's clock."""
     fleet = processor()
-    feed(fleet, {"quiet": 0.9}, 0.0)
+    feed(fleet, {"quiet": 0.7}, 0.0)
     feed(fleet, {"loud": 0.9}, 40.0)
+
+    def compared() -> tuple[int, float]:
+        stats = fleet.clusters["train"].threshold.stats
+        assert stats is not None
+        return stats.nodes, stats.median
+
     fleet.tick(50.0)
     assert fleet.clusters["train"].counts["active"] == 2
+    assert compared() == (2, pytest.approx(0.8))
     fleet.tick(50.1)
+    assert compared() == (1, 0.9)
     assert fleet.clusters["train"].counts == {
         "active": 1,
         "calibrating": 0,

@@ -5,13 +5,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.blame.test_table_rules import spell
+from tests.core.blame.test_table_rules import blamed, lateness, spell
 
+from ingero.contract.verdict import CauseClass
+from ingero.core.blame import records
 from ingero.core.blame.record_text import _other_ranks
-from ingero.core.blame.recorded.blamed import _is_costly, _is_victim, _latest
+from ingero.core.blame.recorded import blamed as blaming
+from ingero.core.blame.recorded.blamed import (
+    STANDS_OUT,
+    STANDS_OUT_TOO,
+    _is_costly,
+    _is_victim,
+    _latest,
+    _meets_all,
+    _stands_out,
+    _unless_launching,
+)
 from ingero.core.blame.recorded.lateness import _carried_in_groups
 from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, block_error
 from ingero.core.blame.recorded.spells import _core
+from ingero.core.blame.records import LOSS_FLOOR, _unless_others_wait
 
 
 @pytest.mark.parametrize(
@@ -111,3 +124,75 @@ def test_a_part_of_less_than_half_is_not_the_core_of_a_stretch() -> None:
     assert _core(excess, 50, 150) == (50, 150)
     excess[80:101] = 1.0
     assert _core(excess, 50, 150) == (50, 101)
+
+
+@pytest.mark.parametrize(
+    ("usuals", "at_one_place", "is_out"),
+    [
+        pytest.param(STANDS_OUT, False, True, id="five times what is usual"),
+        pytest.param(4.9, False, False, id="less, and late at any place"),
+        pytest.param(4.9, True, True, id="less, but always late at the same place"),
+        pytest.param(STANDS_OUT_TOO, True, True, id="twice what is usual, at the same place"),
+        pytest.param(1.9, True, False, id="hardly more than others"),
+    ],
+)
+def test_a_rank_stands_out_in_sum_or_at_one_place(
+    usuals: float, at_one_place: bool, is_out: bool
+) -> None:
+    """Three ranks are last at one of two places in turns; so is the first, or always there."""
+    turns = [[[1.0, 0.0], [0.0, 1.0]]] * 4
+    turns[0] = [[5.0, 0.0], [5.0, 0.0]] if at_one_place else [[4.9, 0.0], [0.0, 4.9]]
+    late = lateness(turns)
+    charge = 0.1 * usuals
+    assert _stands_out(late, spell(0, 2), charge, 0.1, {0}) == is_out
+    assert _stands_out(late, spell(0, 2), charge, 0.1, {0, 1, 2, 3}) == (usuals >= STANDS_OUT_TOO)
+    in_groups = lateness(turns, group=np.zeros((4, 2), int))
+    assert _stands_out(in_groups, spell(0, 2), charge, 0.1, {0}) == (usuals >= STANDS_OUT)
+
+
+def test_only_the_steps_of_the_spell_show_whether_it_stands_out() -> None:
+    late = lateness([[[0.0], [5.0], [5.0]], [[9.0], [1.0], [1.0]], [[9.0], [1.0], [1.0]]])
+    assert _stands_out(late, spell(1, 3), 0.3, 0.1, set())
+    assert not _stands_out(late, spell(0, 3), 0.3, 0.1, set())
+
+
+def test_only_a_late_host_that_is_compared_with_all_may_be_launching(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blaming, "launches_more", lambda *_: True)
+    all_meet, places = SimpleNamespace(group=None), SimpleNamespace()
+
+    def cause(found: CauseClass, job: Any, stalls: tuple[int, ...] = ()) -> CauseClass:
+        job = SimpleNamespace(**{"collectives": (), "measured": (), **job})
+        return _unless_launching(job, spell(0, 10, stalls=stalls), found)
+
+    known = {"lateness": all_meet, "places": places}
+    assert cause(CauseClass.HOST, known) is CauseClass.COMPUTE
+    assert cause(CauseClass.UNKNOWN, known) is CauseClass.UNKNOWN
+    assert cause(CauseClass.HOST, known, stalls=(1, 5)) is CauseClass.HOST
+    assert cause(CauseClass.HOST, {**known, "places": None}) is CauseClass.HOST
+    assert cause(CauseClass.HOST, {**known, "lateness": None}) is CauseClass.HOST
+    in_groups = SimpleNamespace(group=())
+    assert cause(CauseClass.HOST, {**known, "lateness": in_groups}) is CauseClass.HOST
+    monkeypatch.setattr(blaming, "launches_more", lambda *_: False)
+    assert cause(CauseClass.HOST, known) is CauseClass.HOST
+
+
+def test_a_rank_that_meets_somebody_without_records_is_not_compared() -> None:
+    met, alone = [[1.0, 2.0]], [[1.0, np.nan]]
+    both = np.array([[0, 1]])
+    assert _meets_all(lateness([met], comm=both), 0)
+    assert not _meets_all(lateness([alone], comm=both), 0)
+    assert not _meets_all(lateness([[[np.nan, 1.0]]], comm=both), 0), "at the first communicator"
+    assert _meets_all(lateness([alone], comm=np.array([[0, -1]])), 0), "it meets nobody there"
+    assert _meets_all(lateness([alone], comm=both, is_pair=np.array([[False, True]])), 0)
+
+
+def test_who_costs_less_than_all_wait_for_somebody_without_records_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, job = [blamed(0, 10, 0.2), blamed(0, 10, 0.3, 1)], SimpleNamespace(step_s=4.0)
+    for share, kept in ((0.05, [0, 1]), (0.051, [1]), (0.1, []), (LOSS_FLOOR / 2, [0, 1])):
+        monkeypatch.setattr(records, "unexplained_wait", lambda _, share=share: share)
+        left = _unless_others_wait(job, found)  # type: ignore[arg-type]
+        assert [each.worker for each in left] == kept

@@ -1,14 +1,18 @@
 """A host that launches the extra work of a slow GPU is late; one that sleeps is the reason."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
+from tests.core.blame.test_table_rules import spell
 from tests.support.job_shapes import ddp
 from tests.support.simulated_job import Fault, simulate
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.recorded import blamed
 from ingero.core.blame.recorded.charges import classify_lateness
-from ingero.core.blame.recorded.late_host import _at_begin
+from ingero.core.blame.recorded.late_host import MIN_STEPS, _at_begin, launches_more
 from ingero.core.blame.recorded.lateness import PlaceTables
 from ingero.core.blame.recorded.spells import Spell
 from ingero.core.blame.records import blame_records
@@ -58,3 +62,91 @@ def test_a_place_that_is_hardly_ever_known_explains_nothing() -> None:
     start[0, :2, 0] = enqueue[0, :2, 0] = 5.0
     often = classify_lateness(places, spell, [1])
     assert often is not None and often[0] is CauseClass.HOST, "flags come in every fiftieth step"
+
+
+MS, STEP_NS, BEGIN_NS = 1e-3, 100_000_000, 1_760_000_000_000_000_000
+GPU_LATE_MS, AHEAD_MS = 4.0, 8.1  # a queue of twice the delay of the GPU is far ahead
+
+
+class Host:
+    """A late host with three collectives in each step, 10, 20 and 30 ms after the step before.
+
+    By default it is 0.1 ms late for each of these milliseconds: it launches more and began in time.
+    """
+
+    def __init__(self, steps: int = MIN_STEPS + 1, queue_ms: float = AHEAD_MS) -> None:
+        step, place = (each.ravel() for each in np.indices((steps, 3)))
+        self.spell = spell(1, steps)
+        self.since_ms = np.resize([10.0, 20.0, 30.0], len(step))
+        self.queue_ms = np.where(place == 0, queue_ms, 0.0)
+        self.late_ms = np.full((1, steps, 3), [1.0, 2.0, 3.0])
+        self.row_step, self.row_place, self.who = step.copy(), place.copy(), np.zeros(len(step))
+        self._step = step
+
+    def launches_more(self) -> bool:
+        start = BEGIN_NS + self._step * STEP_NS + (self.since_ms * 1e6).astype(np.int64)
+        entry = start + (self.queue_ms * 1e6).astype(np.int64)
+        end = np.full(len(start), BEGIN_NS) + (self._step + 1) * STEP_NS
+        rows: Any = SimpleNamespace(who=self.who, start_ns=start, entry_ns=entry, end_ns=end)
+        measured: Any = SimpleNamespace(
+            row_step=self.row_step, row_place=self.row_place, ranks=(0,)
+        )
+        late = self.late_ms * MS
+        start_s = np.where(np.isnan(late), np.nan, GPU_LATE_MS * MS)
+        places: Any = SimpleNamespace(enqueue_s=late, start_s=start_s)
+        return launches_more(rows, measured, places, self.spell)
+
+
+def test_a_host_far_ahead_whose_lateness_grows_from_nothing_launches_more() -> None:
+    assert Host().launches_more()
+    assert not Host(queue_ms=7.9).launches_more(), "it is not far ahead"
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "scatter_ms", "began_early"),
+    [
+        pytest.param(1.9, 0.0, True, id="less than half of the delay"),
+        pytest.param(2.1, 0.0, False, id="more than half"),
+        pytest.param(1.5, 0.3, True, id="within three errors of the median"),
+        pytest.param(1.5, 0.4, False, id="not within three errors"),
+    ],
+)
+def test_a_host_that_began_late_is_the_reason(
+    late_ms: float, scatter_ms: float, began_early: bool
+) -> None:
+    host = Host()
+    scatter = np.resize([scatter_ms, -scatter_ms], host.late_ms.shape[1])
+    host.late_ms[:] = late_ms + scatter[None, :, None]
+    assert host.launches_more() == began_early
+
+
+def test_a_host_that_does_not_wait_for_its_gpu_between_steps_says_nothing() -> None:
+    host = Host()
+    host.since_ms -= 11.0
+    host.late_ms[:] = 0.0
+    assert not host.launches_more()
+    host.since_ms += 2.0
+    assert host.launches_more()
+
+
+def test_sixteen_whole_steps_and_two_places_are_needed() -> None:
+    """The step before the first one only tells when that one began."""
+    assert not Host(steps=MIN_STEPS).launches_more()
+    for column, unknown in (("row_step", -1), ("row_place", -1), ("who", 1)):
+        host = Host()
+        getattr(host, column)[-1] = unknown
+        assert not host.launches_more(), f"without the last call, by {column}"
+    host = Host()
+    host.late_ms[0, 5, 1] = np.nan
+    assert not host.launches_more(), "how late it was there is not known"
+    host = Host()
+    host.late_ms[:, :, 2] = np.nan
+    assert host.launches_more()
+    host.late_ms[:, :, 1] = np.nan
+    assert not host.launches_more(), "a line needs two points"
+
+
+def test_a_recording_without_calls_of_the_rank_says_nothing() -> None:
+    host = Host()
+    host.who[:] = 1
+    assert not host.launches_more()

@@ -64,7 +64,8 @@ def _host_times(
     step, place = measured.row_step, measured.row_place
     mine = (collectives.who == measured.ranks[spell.worker]) & (step >= 0) & (place >= 0)
     rows = np.flatnonzero(mine & (step >= spell.begin - 1) & (step < spell.end))
-    at, begin = step[rows] - spell.begin + 1, int(collectives.end_ns[rows].min(initial=0))
+    at = step[rows] - spell.begin + 1
+    begin = int(collectives.end_ns[rows].min()) if len(rows) else 0
     shape = (spell.end - spell.begin + 1, int(place[rows].max(initial=0)) + 1)
     enqueue, end, queue = (np.full(shape, np.nan) for _ in range(3))
     enqueue[at, place[rows]] = (collectives.start_ns[rows] - begin) / 1e9
