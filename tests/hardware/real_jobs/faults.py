@@ -74,6 +74,7 @@ class SlowGpu:
             after.record()
             self.clocks.append((before, after))
         elif self.clocks and step > CLOCK_STEPS[-1]:
+            self.clocks[-1][1].synchronize()
             usual_ms = statistics.median(first.elapsed_time(last) for first, last in self.clocks)
             self.cycles_per_s, self.clocks = 1e3 * CLOCK_CYCLES / usual_ms, []
             print(f"waits at {self.cycles_per_s / 1e9:.2f} GHz", flush=True)
@@ -130,9 +131,9 @@ class Faults:
             self.host.hold_up(says, calm_s)
         return bool(says.get("stop"))
 
-    def after_step(self, took_s: float) -> None:
+    def after_steps(self, took_s: list[float]) -> None:
+        """Learn what a calm step takes."""
         if self.calm_s is None:
-            self.times.append(took_s)
-            if len(self.times) == WARM_UP_STEPS + self.calm_steps:
-                usual = sorted(self.times[WARM_UP_STEPS:])
-                self.calm_s = usual[len(usual) // 2]
+            self.times += took_s
+            if len(self.times) >= WARM_UP_STEPS + self.calm_steps:
+                self.calm_s = statistics.median(self.times[WARM_UP_STEPS:])

@@ -10,6 +10,7 @@ say when a rank has seen the control file change. With --tiny the job runs on a 
 """
 
 import argparse
+import itertools
 import json
 import time
 from pathlib import Path
@@ -19,8 +20,10 @@ import torch.distributed as dist
 from faults import Faults
 from models import Size
 from parallel import MAKERS, SMALL, TINY
+from torch import Tensor
 
 STOP_EVERY = 20
+UNSYNCED = ("ahead",)  # jobs whose hosts wait for their GPU only when they look whether to stop
 
 
 def open_world(tiny: bool) -> torch.device:
@@ -56,33 +59,75 @@ def main() -> None:
     net, run_step = MAKERS[args.mode](device, size, faults.gpu.drag)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-5, fused=not args.tiny)
     with (args.out / f"steps_{rank}.jsonl").open("w", buffering=1) as log:
-        train(faults, run_step, optimizer, device, log)
+        watch = GpuWatch() if args.mode in UNSYNCED and not args.tiny else HostWatch()
+        train(faults, run_step, optimizer, device, log, watch)
     dist.destroy_process_group()
 
 
-def train(faults: Faults, run_step, optimizer, device: torch.device, log) -> None:
+class HostWatch:
+    """Waits for every step, as a job does that looks at its loss, and takes the host's time."""
+
+    def __init__(self) -> None:
+        self.began, self.ms = 0.0, []
+
+    def begin(self) -> None:
+        self.began = time.perf_counter()
+
+    def end(self, waits_for: Tensor) -> None:
+        waits_for.item()
+        self.ms.append(1e3 * (time.perf_counter() - self.began))
+
+    def take(self) -> list[float]:
+        taken, self.ms = self.ms, []
+        return taken
+
+
+class GpuWatch:
+    """Waits for no step: marks on the GPU say how long each took, once all are over."""
+
+    def __init__(self) -> None:
+        self.marks: list[torch.cuda.Event] = []
+
+    def begin(self) -> None:
+        if not self.marks:
+            self._mark()
+
+    def end(self, waits_for: Tensor) -> None:
+        self._mark()
+
+    def _mark(self) -> None:
+        self.marks.append(torch.cuda.Event(enable_timing=True))
+        self.marks[-1].record()
+
+    def take(self) -> list[float]:
+        torch.cuda.synchronize()
+        taken = [a.elapsed_time(b) for a, b in itertools.pairwise(self.marks)]
+        self.marks = self.marks[-1:]
+        return taken
+
+
+def train(faults: Faults, run_step, optimizer, device: torch.device, log, watch) -> None:
     step, wants_stop = 0, False
-    lists: dict[str, list[float]] = {"ms": [], "launched_ms": [], "fault_host_ms": []}
+    lists: dict[str, list[float]] = {"launched_ms": [], "fault_host_ms": []}
     while True:
         if step % STOP_EVERY == 0:
             if step:
-                line = {"at": round(time.time(), 3), "first": step - STOP_EVERY} | lists
-                log.write(json.dumps(line) + "\n")
+                times = [round(ms, 3) for ms in watch.take()]
+                line = {"at": round(time.time(), 3), "first": step - STOP_EVERY, "ms": times}
+                log.write(json.dumps(line | lists) + "\n")
+                faults.after_steps([ms / 1e3 for ms in times])
                 lists = {name: [] for name in lists}
             if all_stop(wants_stop, device):
                 return
+        watch.begin()
         began = time.perf_counter()
         wants_stop = faults.before_step(step)
         optimizer.zero_grad(set_to_none=True)
         waits_for = run_step()
         optimizer.step()
         launched = time.perf_counter()
-        waits_for.item()
-        ended = time.perf_counter()
-        faults.after_step(ended - began)
-        for name, seconds in zip(
-            lists, (ended - began, launched - began, faults.gpu.host_s), strict=True
-        ):
+        watch.end(waits_for)
+        for name, seconds in zip(lists, (launched - began, faults.gpu.host_s), strict=True):
             lists[name].append(round(1e3 * seconds, 3))
         step += 1
         while faults.control.changes:

@@ -134,6 +134,56 @@ class TensorBlock(nn.Module):
         return x + ScatterSequence.apply(hidden, self.group)
 
 
+class PassOn(torch.autograd.Function):
+    """Send to the next rank of a ring while receiving from the one before; gradients go back."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, ring: dist.ProcessGroup) -> Tensor:
+        ctx.ring = ring
+        return _passed(x, ring, 1)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return _passed(gradient, ctx.ring, -1), None
+
+
+def _passed(x: Tensor, ring: dist.ProcessGroup, by: int) -> Tensor:
+    ranks, at = dist.get_process_group_ranks(ring), dist.get_rank(ring)
+    target, source = (ranks[(at + step) % len(ranks)] for step in (by, -by))
+    sent, received = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+    swap = [
+        dist.P2POp(dist.isend, sent, target, ring),
+        dist.P2POp(dist.irecv, received, source, ring),
+    ]
+    for work in dist.batch_isend_irecv(swap):
+        work.wait()
+    return received
+
+
+class RingBlock(nn.Module):
+    """A block whose keys and values visit every rank of `ring`, each of which has other words.
+
+    Its parts of attention are added up without their common denominator: the work is the same.
+    """
+
+    def __init__(self, size: Size, ring: dist.ProcessGroup) -> None:
+        super().__init__()
+        width = size.width
+        self.ring, self.heads = ring, size.heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.inner = feed_forward(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm1(x)).chunk(3, -1)
+        mixed, pair = attend(q, k, v, self.heads), torch.stack((k, v))
+        for _ in range(self.ring.size() - 1):
+            pair = PassOn.apply(pair, self.ring)
+            mixed = mixed + attend(q, pair[0], pair[1], self.heads)
+        x = x + self.out(mixed)
+        return x + self.inner(self.norm2(x))
+
+
 class ExchangeTokens(torch.autograd.Function):
     """All-to-all of equal parts; its gradient goes the same way back."""
 

@@ -5,46 +5,22 @@ and a function that runs one step (without the optimizer) and returns a value to
 """
 
 import contextlib
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from models import GPT, Block, Drag, Experts, Size, TensorBlock
+from models import GPT, Block, Drag, Experts, RingBlock, Size, TensorBlock
+from pipelines import make_1f1b, make_pp
+from splitting import Made, Maker, placed, reduce_flat, tokens, train
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-Step = Callable[[], Tensor]
-Made = tuple[nn.Module, Step]
-Maker = Callable[[torch.device, Size, Drag], Made]
 BUCKET_MB = 16
 MICRO_BATCHES = 4
-STAGES, PIPELINE_BATCHES, PIPELINE_BLOCKS = 4, 6, 3
-TENSOR_RANKS, EXPERT_RANKS = 2, 4
+TENSOR_RANKS, EXPERT_RANKS, RING_RANKS, REPLICAS = 2, 4, 4, 2
 SMALL = Size(width=256, layers=8, heads=4, words=2048, length=64, batch=2)
 TINY = Size(width=32, layers=2, heads=4, words=64, length=16, batch=4)
-
-
-def number_type(device: torch.device) -> torch.dtype:
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
-
-
-def placed(net: nn.Module, device: torch.device) -> nn.Module:
-    return net.to(device=device, dtype=number_type(device))
-
-
-def tokens(size: Size, batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Random words to read, and the words that follow them."""
-    drawn = torch.randint(0, size.words, (batch, size.length + 1), device=device)
-    return drawn[:, :-1], drawn[:, 1:].reshape(-1)
-
-
-def train(net: nn.Module, size: Size, batch: int, device: torch.device) -> Tensor:
-    read, expected = tokens(size, batch, device)
-    loss = cross_entropy(net(read).float().view(-1, size.words), expected)
-    loss.backward()
-    return loss.detach()
 
 
 def wrapped(net: nn.Module, device: torch.device, group: dist.ProcessGroup | None = None):
@@ -77,47 +53,22 @@ def make_accum(device: torch.device, size: Size, drag: Drag) -> Made:
 
 def make_fsdp(device: torch.device, size: Size, drag: Drag) -> Made:
     """FSDP2: parameters are gathered ahead on one stream, gradients scattered on another."""
+    return sharded(device, size, drag, (dist.get_world_size(),))
+
+
+def make_hsdp(device: torch.device, size: Size, drag: Drag) -> Made:
+    """The same within two groups of ranks; gradients are also reduced between the two."""
+    return sharded(device, size, drag, (REPLICAS, dist.get_world_size() // REPLICAS))
+
+
+def sharded(device: torch.device, size: Size, drag: Drag, ranks: tuple[int, ...]) -> Made:
     net = placed(GPT(size, [Block(size) for _ in range(size.layers)], drag), device)
-    mesh = dist.init_device_mesh(device.type, (dist.get_world_size(),))
+    names = ("replicas", "shards")[-len(ranks) :]
+    mesh = dist.init_device_mesh(device.type, ranks, mesh_dim_names=names)
     for block in net.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(net, mesh=mesh)
     return net, lambda: train(net, size, size.batch, device)
-
-
-def make_pp(device: torch.device, size: Size, drag: Drag) -> Made:
-    """Four stages, micro-batches over send and receive, an all-reduce between the replicas."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    stage = rank % STAGES
-    groups = [dist.new_group(list(range(s, world, STAGES))) for s in range(STAGES)]
-    net = placed(nn.Sequential(*[Block(size) for _ in range(PIPELINE_BLOCKS)]), device)
-    shape = (max(size.batch // 4, 1), size.length, size.width)
-    empty = {"device": device, "dtype": number_type(device)}
-
-    def forward() -> tuple[Tensor, Tensor]:
-        x = torch.randn(shape, **empty) if stage == 0 else torch.empty(shape, **empty)
-        if stage > 0:
-            dist.recv(x, rank - 1)
-        x.requires_grad_()
-        y = drag(net(x))
-        if stage < STAGES - 1:
-            dist.send(y.detach(), rank + 1)
-        return x, y
-
-    def backward(x: Tensor, y: Tensor) -> None:
-        gradient = torch.ones_like(y) if stage == STAGES - 1 else torch.empty_like(y)
-        if stage < STAGES - 1:
-            dist.recv(gradient, rank + 1)
-        y.backward(gradient)
-        if stage > 0:
-            dist.send(x.grad, rank - 1)
-
-    def step() -> Tensor:
-        for x, y in [forward() for _ in range(PIPELINE_BATCHES)]:
-            backward(x, y)
-        return reduce_flat(list(net.parameters()), groups[stage])
-
-    return net, step
 
 
 def make_tp(device: torch.device, size: Size, drag: Drag) -> Made:
@@ -177,17 +128,22 @@ def make_ep(device: torch.device, size: Size, drag: Drag) -> Made:
     return net, step
 
 
-def reduce_flat(parameters: list[nn.Parameter], group: dist.ProcessGroup) -> Tensor:
-    """Average the gradients over the group in one all-reduce; returns one of them to wait for."""
-    found = [p.grad for p in parameters if p.grad is not None]
-    flat = torch.cat([gradient.reshape(-1) for gradient in found])
-    dist.all_reduce(flat, group=group)
-    flat /= group.size()
-    at = 0
-    for gradient in found:
-        gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
-        at += gradient.numel()
-    return flat[0]
+def make_ring(device: torch.device, size: Size, drag: Drag) -> Made:
+    """Four ranks that split the sequence and pass keys and values round, two replicas."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    rings = [
+        dist.new_group(list(range(first, first + RING_RANKS)))
+        for first in range(0, world, RING_RANKS)
+    ]
+    ring = rings[rank // RING_RANKS]
+    net = placed(GPT(size, [RingBlock(size, ring) for _ in range(size.layers)], drag), device)
+
+    def step() -> Tensor:
+        loss = train(net, size, size.batch, device)
+        reduce_flat(list(net.parameters()), dist.group.WORLD)
+        return loss
+
+    return net, step
 
 
 MAKERS: dict[str, Maker] = {
@@ -198,4 +154,8 @@ MAKERS: dict[str, Maker] = {
     "ep": make_ep,
     "tp": make_tp,
     "small": make_ddp,
+    "ahead": make_ddp,
+    "hsdp": make_hsdp,
+    "ring": make_ring,
+    "1f1b": make_1f1b,
 }

@@ -42,7 +42,7 @@ class Lengths:
 CALM_GOAL_S = 300.5  # of each job, over all runs
 LEAST = Lengths(40.0, 16.0, 14.0)
 # Until all ranks are judged, and then long enough to know the usual step.
-LEAST_HEALTHY_S = {"pp": 58.0, "small": 50.0}
+LEAST_HEALTHY_S = {"pp": 58.0, "1f1b": 58.0, "small": 50.0}
 HEALTHY_SHARE = 0.4  # of the calm time; the rest is spent around the faults
 
 
@@ -59,14 +59,19 @@ def _usual(
 # Shares are those of a calm step, chosen so that the job loses at least 5 % by what earlier runs
 # lost. GPUs of FSDP, of tensor parallelism and of launch-bound jobs wait for their hosts, and those
 # of a pipeline for other stages: more of a delay is hidden there. So are sleeps of their hosts.
+# Hosts that run ahead of their GPU hide everything that is shorter than their lead.
 FAULTS = {
     "ddp": _usual((6, 0.08), (3, 0.10), 2),
     "accum": _usual((3, 0.10), (5, 0.15), 1),
-    "fsdp": _usual((1, 0.12), (4, 0.17), 6),
-    "pp": _usual((5, 0.18), (2, 0.22), 7),
+    "fsdp": _usual((1, 0.20), (4, 0.17), 6),
+    "pp": _usual((5, 0.18), (2, 0.32), 7),
     "ep": _usual((2, 0.08), (7, 0.10), 4),
-    "tp": _usual((3, 0.10), (5, 0.18), 6),
-    "small": _usual((4, 0.30), (1, 0.20), 5),
+    "tp": _usual((3, 0.14), (5, 0.18), 6),
+    "small": _usual((4, 0.60), (1, 0.20), 5),
+    "ahead": _usual((6, 0.08), (3, 0.90), 2),
+    "hsdp": _usual((1, 0.20), (4, 0.17), 6),
+    "ring": _usual((2, 0.10), (7, 0.15), 4),
+    "1f1b": _usual((5, 0.18), (2, 0.32), 7),
 }
 CAUSES = {
     "lock": {"rank": 2, "lock": 0.15},

@@ -114,7 +114,7 @@ def test_runs_that_began_with_the_same_rows_are_merged_without_doubles() -> None
 
 def test_every_fault_fits_before_any_job_gets_more_calm_time() -> None:
     modes = [(mode, KINDS) for mode in FAULTS]
-    left_s, lengths = 1300.0, []
+    left_s, lengths = 1900.0, []
     for number, (mode, kinds) in enumerate(modes):
         found = lengths_that_fit(mode, kinds, modes[number + 1 :], [], left_s)
         assert found is not None
