@@ -113,7 +113,8 @@ def test_csv_has_one_header(nodes: list[str], home: Path) -> None:
 
 
 def test_f141_explain_lists_the_worst_first(nodes: list[str], home: Path) -> None:
-    result = ingero("explain", "--nodes", ",".join(nodes), home=home, status=1)
+    """The node with the worst chains is asked last."""
+    result = ingero("explain", "--nodes", ",".join(reversed(nodes)), home=home, status=1)
     assert result.stdout.startswith(
         "FLEET CAUSAL CHAINS - 6 chain(s) from 3 node(s)\n\n[HIGH] [gpu-node-01] cuMemAlloc"
     )

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 
 from ingero.transport.access import FAILURES_AT_ONCE, Access, Denied
-from ingero.transport.bearer import Key, TokenScope, token_digest
+from ingero.transport.bearer import Key, TokenScope, token_digest, tokens_equal
 
 A, B = "token-a-0123456789", "token-b-0123456789"
 
@@ -19,6 +19,25 @@ def test_f095_only_the_exact_token_is_found() -> None:
     for header in (None, "", "Bearer", f"Basic {A}", f"Bearer {A}x", f"Bearer {A[:-1]}", A):
         assert access.find(header, 0) is None
     assert Access([], 300).find("Bearer ", 0) is None
+
+
+class Opaque(bytes):
+    """A digest that must not be compared byte by byte: the time would tell how much is right."""
+
+    __hash__ = bytes.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("compared with ==")
+
+
+def test_f095_digests_are_compared_in_constant_time() -> None:
+    access = Access([Key("k", Opaque(token_digest(A)))], grace_s=300)
+    for _ in range(2):  # valid, then in its grace period
+        assert access.find(f"Bearer {A}", 0) is not None
+        assert access.find(f"Bearer {B}", 0) is None
+        access.replace([], now_s=0)
+    assert tokens_equal(A, Opaque(token_digest(A)))
+    assert not tokens_equal(B, Opaque(token_digest(A)))
 
 
 def test_f097_a_replaced_token_is_good_through_the_grace_window() -> None:

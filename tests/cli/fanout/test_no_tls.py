@@ -66,7 +66,7 @@ def test_query_and_explain_ask_in_plaintext_on_this_machine(
         assert run(["explain", "--no-tls", "--nodes", nodes]) in (0, 3)
 
 
-def test_other_machines_need_a_trusted_network() -> None:
+def test_f138_other_machines_need_a_trusted_network() -> None:
     with pytest.raises(ConfigError, match="add --trusted-network"):
         plain_nodes(["127.0.0.1:1", "gpu-1:8080"], is_trusted=False)
     with pytest.raises(ConfigError, match="uses TLS"):
