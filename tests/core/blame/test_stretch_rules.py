@@ -218,6 +218,19 @@ def test_steps_in_which_four_of_ten_stall_are_nobodys() -> None:
     assert found.tolist() == [True] * 3 + [False] * 7
 
 
+def test_steps_in_which_two_of_four_stall_are_nobodys() -> None:
+    stalls = np.zeros((4, 20), bool)
+    stalls[:2, :5] = True
+    nobody = np.zeros(4, bool)
+    assert not _stalling(stalls, stalls * 1.0, nobody).any()
+    stalls[1] = False
+    assert _stalling(stalls, stalls * 1.0, nobody).tolist() == [True, False, False, False]
+    stalls[1, :5] = True
+    height = stalls * np.array([[1.0], [0.01], [0.0], [0.0]])
+    alone = _stalling(stalls, height, nobody)
+    assert alone.tolist() == [True, False, False, False], "whose peer only waits for it"
+
+
 def test_a_stall_is_far_above_the_level_of_its_worker_and_slower_than_peers() -> None:
     residual = np.zeros((2, 10))
     residual[0, 3], residual[0, 4] = 0.0801, 0.0799

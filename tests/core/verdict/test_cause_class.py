@@ -119,6 +119,7 @@ def test_steps_before_the_fault_do_not_decide() -> None:
 
 def test_few_steps_and_small_delays_say_nothing() -> None:
     assert _class_by_lateness(late(4.0, 4.0, 4.0, 4.0, steps=3, slow=3), 0, LOSS) is None
+    assert _class_by_lateness(late(4.0, 4.0, 4.0, 4.0, steps=4, slow=4), 0, LOSS) is HOST
     assert _class_by_lateness(late(4.0, 4.0, 4.0, 4.0, steps=30, slow=3), 0, LOSS) is None
     assert _class_by_lateness(late(0.05, 0.05, 0.05, 0.05), 0, LOSS) is None
     assert _class_by_lateness(late(-4.0, -4.0, -4.0, -4.0), 0, LOSS) is None

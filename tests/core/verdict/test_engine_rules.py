@@ -72,6 +72,19 @@ def test_a_member_with_long_steps_is_silent_for_longer() -> None:
     assert rows.last_seen_s[first] == pytest.approx(300.1 - 2 * 200.0 - 1.0)
 
 
+def test_members_that_report_again_are_looked_at_once_a_second() -> None:
+    """Unless one of them would be silent for too long before that."""
+    engine = VerdictEngine()
+    members = np.array([engine.register(member(f"n{n}", n), 50.0) for n in range(2)])
+    rows, cohorts = engine.registry.rows, engine.registry.cohorts
+    rows.last_seen_s[members] = 100.0, 95.0
+    assert engine.refresh(members, 100.0) == 101.0
+    assert cohorts.last_report_s[rows.cohort[members]].tolist() == [100.0, 100.0]
+    assert engine.refresh(members, 124.5) == 95.0 + POLICY.stale_s
+    assert engine.refresh(members, 125.1) == -math.inf, "it must be registered again"
+    assert cohorts.last_report_s[rows.cohort[members]].tolist() == [124.5, 124.5]
+
+
 def test_members_that_find_no_room_are_counted() -> None:
     engine = VerdictEngine(VerdictPolicy(max_members=2))
     assert [engine.register(member(f"n{n}", n), 100.0) for n in range(4)] == [0, 1, None, None]

@@ -145,6 +145,20 @@ def test_a_member_that_was_not_named_yet_is_named_once() -> None:
     assert episodes._refresh(110.0) == []
 
 
+def test_a_straggler_that_an_event_of_its_job_explains_is_not_named() -> None:
+    episodes = Episodes(world(), POLICY)
+    (suspected,) = episodes._suspect(0, SUSPECT, 100.0)
+    assert suspected.state is VerdictState.SUSPECT
+    episodes.events.explains = lambda *_: True  # type: ignore[method-assign]
+    (still,) = episodes._suspect(0, SUSPECT, 100.0)
+    assert still.state is VerdictState.SUSPECT, "a suspect is nobody's event yet"
+    (resolved,) = episodes._suspect(0, STRAGGLER, 110.0)
+    said = (resolved.state, resolved.evidence)
+    assert said == (VerdictState.RESOLVED, "explained by the event of its job")
+    assert episodes._suspect(0, STRAGGLER, 120.0) == []
+    assert (episodes.open, episodes._unsaid) == ({}, {0})
+
+
 def test_a_member_that_is_healthy_again_is_forgotten() -> None:
     registry = world()
     episodes = Episodes(registry, POLICY)

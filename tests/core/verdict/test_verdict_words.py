@@ -159,6 +159,8 @@ def test_a_gpu_that_is_idle_in_most_of_the_excess_waits_for_its_host(
         (0.049, 0.0, 4, CauseClass.COMPUTE),
         (0.06, 0.02, 4, CauseClass.COMPUTE),  # peers enqueue as late without any consequence
         (0.08, 0.02, 4, CauseClass.HOST),
+        (0.06, 0.11, 4, CauseClass.UNKNOWN),  # more than all of the delay is nothing unusual
+        (0.04, 0.11, 4, CauseClass.COMPUTE),
         (0.08, 0.0, 3, CauseClass.UNKNOWN),  # too few steps
         (0.05, 0.0, 40, CauseClass.HOST),
     ],
@@ -171,6 +173,21 @@ def test_where_whole_steps_are_known_the_enqueue_decides(
     rows.start_late_s[0, :frames], rows.enqueue_late_s[0, :frames] = 0.1, enqueue_s
     rows.start_late_s[PEERS], rows.enqueue_late_s[PEERS] = 0.0, harmless_s
     assert cause_of(rows, 0, PEERS) is cause
+
+
+def test_a_gpu_that_is_as_idle_as_those_of_most_peers_does_not_wait_for_its_host() -> None:
+    rows = world().rows
+    rows.idle_s[:8] = 0.06
+    rows.idle_s[1] = 0.0
+    assert cause_of(rows, 0, PEERS) is CauseClass.COMPUTE
+    rows.idle_s[1:8] = 0.0
+    assert cause_of(rows, 0, PEERS) is CauseClass.HOST
+
+
+def test_a_member_without_any_excess_is_not_held_up_by_its_host() -> None:
+    rows = world(excess=0.0).rows
+    rows.idle_s[:8] = 0.0
+    assert cause_of(rows, 0, PEERS) is CauseClass.COMPUTE
 
 
 def test_steps_in_which_nobody_waited_for_it_do_not_decide() -> None:

@@ -10,8 +10,16 @@ from tests.core.verdict.test_verdict_words import CALM, POLICY, world
 
 from ingero.core.verdict.episodes import Episodes
 from ingero.core.verdict.job_steps import close_steps, find_calm, follow_steps
-from ingero.core.verdict.loss import change_of_step
-from ingero.core.verdict.table import FAST, FRAMES, RECOVERING, STALL, STRAGGLER, CohortRows
+from ingero.core.verdict.loss import _spread_of_stalls, change_of_step
+from ingero.core.verdict.table import (
+    FAST,
+    FRAMES,
+    RECOVERING,
+    STALL,
+    STRAGGLER,
+    SUSPECT,
+    CohortRows,
+)
 
 DICE = np.random.default_rng(13)
 
@@ -53,6 +61,33 @@ def test_the_error_covers_a_pace_that_wanders() -> None:
     assert covered >= 17
 
 
+@pytest.mark.parametrize(("samples", "is_near"), [(64, False), (65, True)])
+def test_four_forecasts_of_the_past_are_needed_to_leave_old_steps_out(
+    samples: int, is_near: bool
+) -> None:
+    """The first is made after forty samples and the others every five, each of ten samples."""
+    pace = np.where(np.arange(samples) < 33, 0.0, 0.05)
+    found = find_calm(calm_samples(pace), 1, samples, only_near=True)
+    assert found is not None
+    assert (found.mean_s == pytest.approx(math.exp(0.05))) == is_near
+
+
+@pytest.mark.parametrize(
+    ("spans_s", "quick_s"), [([4.0, 2.0, 3.0, 5.0], 2.0), ([4.0, 2.0, 3.0, 5.0, 6.0], 3.0)]
+)
+def test_a_quarter_of_the_steps_of_a_sample_are_quicker_than_its_quick_one(
+    spans_s: list[float], quick_s: float
+) -> None:
+    """Steps of earlier samples do not count."""
+    cohorts, only = cohort_table(), np.array([1])
+    for part in ([1.0] * 8, spans_s):
+        for span in part:
+            cohorts.frames[1] += 1
+            follow_steps(cohorts, only, np.array([0]), np.array([span]), np.zeros(1))
+        close_steps(cohorts, only)
+    assert math.exp(cohorts.step_quick[1, 1]) == pytest.approx(quick_s)
+
+
 def test_quick_steps_are_those_without_a_stall() -> None:
     cohorts, only = cohort_table(), np.array([1])
     for number in range(20):
@@ -86,6 +121,26 @@ def test_stalls_cost_what_they_add_to_the_steps_between_them(
     change = change_of_step(registry, 0, replace(CALM, error=error, quick_s=1.0))
     assert change is not None and change.share == pytest.approx(loss, abs=0.012)
     assert change.slow_s == pytest.approx(1.1 * pace)
+
+
+def test_blocks_of_steps_show_how_well_the_mean_of_stalls_is_known() -> None:
+    stalls = np.log(np.repeat([1.0, 2.0, 3.0], 5))
+    assert _spread_of_stalls(stalls) == pytest.approx(1.0 / 2.0 / math.sqrt(3))
+    assert _spread_of_stalls(np.concatenate(([9.0], stalls))) != _spread_of_stalls(stalls[5:])
+    for few in (14, 10, 5, 1):
+        assert _spread_of_stalls(stalls[:few]) == 0.0, "two blocks say nothing"
+
+
+def test_an_episode_is_compared_with_the_calm_steps_next_to_it() -> None:
+    registry = world()
+    cohorts = registry.cohorts
+    cohorts.step_log[1, :100] = np.repeat([0.0, 0.05], 50) + DICE.normal(0, 0.003, 100)
+    cohorts.step_level[1, :100], cohorts.step_is_calm[1, :100] = np.nan, 1.0
+    cohorts.step_samples[1], registry.rows.rose_at[0] = 100, 100
+    episodes = Episodes(registry, POLICY)
+    episodes._suspect(0, SUSPECT, 200.0)
+    calm = episodes._calm[0]
+    assert calm is not None and calm.log_s == pytest.approx(0.05, abs=0.003)
 
 
 @pytest.mark.parametrize(("state", "is_calm"), [(STRAGGLER, False), (RECOVERING, True)])

@@ -137,8 +137,6 @@ def change_of_step(registry: MemberRegistry, index: int, calm: CalmSteps) -> Cha
 
 def _spread_of_stalls(log_s: Column) -> float:
     """Return the error of the mean of steps that stalls make, as a share; 0 for few steps."""
-    if len(log_s) <= BLOCK:
-        return 0.0
     blocks = np.exp(log_s[len(log_s) % BLOCK :]).reshape(-1, BLOCK).mean(axis=1)
     if len(blocks) <= 2:
         return 0.0

@@ -1,0 +1,170 @@
+"""The channel of stalls: which steps are stalls, who stalls more than its peers, and how often."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tests.support.member_tables import member_table
+
+from ingero.core.verdict import stall_channel as stall
+from ingero.core.verdict.table import ONSETS, CohortRows, MemberRows
+
+
+def steps(
+    rows: MemberRows,
+    cohorts: CohortRows,
+    excess: Sequence[Sequence[float]],
+    first: int = 100,
+    span_s: float = np.nan,
+) -> None:
+    """Feed steps of all members."""
+    members = np.arange(rows.size)
+    for number, row in enumerate(excess, first):
+        stall.update_stalls(
+            rows, cohorts, members, np.array(row), np.full(len(row), number, np.int64),
+            np.full(len(row), span_s),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("excess", "count"), [(0.079, 0), (0.081, 1)])
+def test_a_stall_adds_at_least_eight_percent(excess: float, count: int) -> None:
+    rows, cohorts = member_table()
+    steps(rows, cohorts, [[excess, 0, 0, 0]])
+    assert rows.onset_count[0] == count
+
+
+@pytest.mark.parametrize(
+    ("span_s", "noise", "count"),
+    [
+        (2.0, 0.01, 1), (1.16, 0.01, 1), (1.14, 0.01, 0), (np.nan, 0.01, 0),
+        (1.31, 0.05, 1), (1.29, 0.05, 0),  # steps vary by 5 %, and one of four by 10 %
+        (2.0, np.nan, 0),  # how much steps vary is not known yet
+    ],
+)  # fmt: skip
+def test_less_shows_who_stalls_where_the_step_of_the_job_is_too_long(
+    span_s: float, noise: float, count: int
+) -> None:
+    """Own times of single steps vary by 10 %; 35 % are three and a half scales, 25 % are not."""
+    for excess in (0.35, 0.25):
+        rows, cohorts = member_table()
+        rows.scale[:4], cohorts.frames_per_sample[1] = 0.05, 4
+        cohorts.step_base[1], cohorts.step_noise[1] = 0.0, noise
+        steps(rows, cohorts, [[excess, excess - 0.01, 0, 0]], span_s=span_s)
+        assert rows.onset_count[:4].tolist() == [count if excess > 0.3 else 0, 0, 0, 0]
+
+
+def test_a_stall_stands_out_from_the_noise_of_a_single_step() -> None:
+    """Five scales of 0.02 in samples of four steps are 0.2 in one step."""
+    rows, cohorts = member_table()
+    rows.scale[:4] = 0.02
+    cohorts.frames_per_sample[1] = 4
+    steps(rows, cohorts, [[0.199, 0, 0, 0], [0.0] * 4, [0.201, 0, 0, 0]])
+    assert rows.onset_count[0] == 1
+
+
+def test_a_stall_of_several_steps_counts_once_until_it_is_over() -> None:
+    rows, cohorts = member_table()
+    high, middle, low = [0.2, 0, 0, 0], [0.041, 0, 0, 0], [0.039, 0, 0, 0]
+    steps(rows, cohorts, [high, middle, high, middle])
+    assert (rows.onset_count[0], bool(rows.is_stalled[0])) == (1, True)
+    steps(rows, cohorts, [low, high])
+    assert rows.onset_count[0] == 2
+    assert rows.onsets[0][:2].tolist() == [100, 101]
+    assert rows.stall_size[0] == pytest.approx(0.2)
+
+
+def test_the_size_of_a_stall_is_a_mean_of_the_last_ones() -> None:
+    rows, cohorts = member_table()
+    steps(rows, cohorts, [[0.2, 0, 0, 0], [0.0] * 4, [0.4, 0, 0, 0]])
+    assert rows.stall_size[0] == pytest.approx(0.3)
+
+
+def test_stalls_raise_the_channel_and_calm_steps_lower_it() -> None:
+    """A stall is ten times as likely with a fault, and 0.4 % of steps may stall without one."""
+    rows, cohorts = member_table()
+    steps(rows, cohorts, [[0.0] * 4] * 1000)
+    steps(rows, cohorts, [[0.2, 0, 0, 0]])
+    assert rows.stall_cusum[0] == pytest.approx(np.log(10))
+    assert rows.stall_cusum[1] == 0.0
+    steps(rows, cohorts, [[0.0] * 4] * 3)
+    assert rows.stall_cusum[0] == pytest.approx(np.log(10) + 3 * np.log(0.96 / 0.996))
+    steps(rows, cohorts, [[0.2, 0, 0, 0], [0.0] * 4] * 20)
+    assert rows.stall_cusum[0] == pytest.approx(1.6 * 9.0, abs=0.5)
+    assert rows.stall_cusum[0] <= 1.6 * 9.0
+
+
+@pytest.mark.parametrize(
+    ("stalls", "typical"),
+    [
+        ([1, 0, 0, 0], 0.25),
+        ([8, 8, 8, 8], 8.25),
+        ([8, 40, 0, 0], 40 / 6 + 0.25),  # half the mean of the others, not their median
+    ],
+)
+def test_where_peers_stall_as_often_calm_steps_weigh_more(
+    stalls: list[int], typical: float
+) -> None:
+    """Of twice what a peer has had follows the rate that nobody is blamed for, up to 9 %."""
+    rows, cohorts = member_table()
+    rows.onset_count[:4] = stalls
+    rows.stall_steps[:4] = 499
+    rows.stall_cusum[:4] = 9.0
+    steps(rows, cohorts, [[0.0] * 4])
+    rate = np.clip(2 * typical / 500, 0.004, 0.09)
+    faulty = max(min(10 * rate, 0.08), 3 * rate)  # ten times as often, or 8 %, or three times
+    assert rows.stall_cusum[0] == pytest.approx(9.0 + np.log((1 - faulty) / (1 - rate)))
+
+
+def test_recent_stalls_are_weighted_by_age() -> None:
+    rows, cohorts = member_table()
+    steps(rows, cohorts, [[0.2, 0, 0, 0], [0.0] * 4, [0.0] * 4])
+    assert rows.recent_stalls[0] == pytest.approx(0.995**2)
+    assert rows.recent_steps[0] == pytest.approx(1 + 0.995 + 0.995**2)
+    assert rows.stall_steps[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "is_more"),
+    [(4.9, 0.0, False), (5.0, 0.0, True), (8.0, 8.0, False), (20.0, 4.0, False), (21.0, 4.0, True)],
+)
+def test_a_member_must_stall_more_often_than_its_peers_by_more_than_chance(
+    mine: float, theirs: float, is_more: bool
+) -> None:
+    rows, _ = member_table(5)
+    rows.recent_steps[:5] = 200.0
+    rows.recent_stalls[:5] = theirs
+    rows.recent_stalls[0] = mine
+    found = stall.stalls_more_than_peers(rows)
+    assert bool(found[0]) == is_more
+    assert not found[1:].any()
+
+
+@pytest.mark.parametrize(
+    ("onsets", "period"),
+    [
+        ([100, 110, 120, 130], 10),
+        ([100, 110, 120], None),
+        ([100, 110, 130, 140, 150], 10),  # one was missed
+        ([100, 112, 120, 131], 11),
+        ([100, 107, 125, 129, 150], None),
+        ([100, 101, 102, 103], None),
+        ([100, 102, 104, 106], 2),
+        (list(range(0, 10 * ONSETS + 20, 10)), 10),
+    ],
+)
+def test_the_period_is_that_of_regular_stalls(onsets: list[int], period: int | None) -> None:
+    rows, _ = member_table()
+    for number, step in enumerate(onsets):
+        rows.onsets[0, number % ONSETS] = step
+    rows.onset_count[0] = len(onsets)
+    assert stall.stall_period(rows, 0) == period
+
+
+def test_the_channel_remembers_where_it_left_zero() -> None:
+    rows, cohorts = member_table()
+    cohorts.step_samples[1] = 80
+    steps(rows, cohorts, [[0.0] * 4] * 500)
+    steps(rows, cohorts, [[0.2, 0, 0, 0]])
+    cohorts.step_samples[1] = 90
+    steps(rows, cohorts, [[0.0] * 4])
+    assert rows.stall_rose_at[:2].tolist() == [80, 90]
