@@ -1,6 +1,7 @@
 """Answers from minutes of arrival are the answers from all events."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from ingero.contract.otlp.rows import Signal
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store.api import QueryLimits, QueryResult, StoreApi
 from ingero.echo.store.query import run_query
-from ingero.echo.tools import scores, stragglers
+from ingero.echo.tools import history, scores, stragglers
 from ingero.echo.tools.arrivals import applied, before_window
 from ingero.echo.tools.asker import Asker
 from ingero.echo.tools.covered import MINUTE_US, Minutes
@@ -54,10 +55,11 @@ class _Arriving:
         self.store = store
         self.seq = store.applied_seq
 
-    def push(self, at_s: float, node: str, value: float, *, is_late: bool = False) -> None:
+    def push(self, at_s: float, node: str, value: float, kind: str = "push") -> None:
         self.seq += 1
         at_us = START_US + int(at_s * 1e6)
-        sent_ns = (at_us - (90 * 1_000_000 if is_late else 0)) * 1000
+        sent_ns = (at_us - (90 * 1_000_000 if kind == "late" else 0)) * 1000
+        sent_ns = 0 if kind == "timeless" else sent_ns
         body = metrics(
             "c1",
             node,
@@ -78,7 +80,7 @@ pushes = st.lists(
         st.floats(0, 80),  # seconds since the push before
         st.sampled_from(["a", "b", "c"]),
         st.sampled_from([0.2, 0.5, 0.95]),
-        st.sampled_from(["push", "push", "late", "roll"]),
+        st.sampled_from(["push", "push", "late", "timeless", "roll"]),
     ),
     min_size=1,
     max_size=12,
@@ -99,7 +101,7 @@ def test_minutes_and_edges_hold_every_event_once(
     arriving, at_s = _Arriving(store), 0.0
     for gap_s, node, value, kind in pushes:
         at_s += gap_s
-        arriving.push(at_s, node, value, is_late=kind == "late")
+        arriving.push(at_s, node, value, kind)
         if kind == "roll":
             store.roll_up(START_US)
     if deleted:
@@ -120,12 +122,32 @@ async def _answers(asker: Asker, *, without_minutes: bool = False) -> list[objec
             async def none(_: Asker) -> Minutes:
                 return Minutes(0, {0: 0})
 
-            for module in (scores, stragglers):
+            for module in (scores, stragglers, history):
                 patch.setattr(module, "load_minutes", none)
-        found = await scores.load_scores(asker, "c1", ALL_TIME)
-        nodes = [node.node_id for node in found.nodes]
-        since = await stragglers._slow_since(asker, "c1", ALL_TIME, 0.9, nodes)
-        return [found, since]
+        found = replace(await scores.load_scores(asker, "c1", ALL_TIME), threshold=0.9)
+        since = await stragglers._slow_since(asker, "c1", ALL_TIME, found, list(found.nodes))
+        return [found, since, await _totals(asker)]
+
+
+async def _totals(asker: Asker) -> list[int]:
+    """Return how many events of a node there are, now and up to an earlier request."""
+    newest = await applied(asker)
+    found = []
+    for until in (newest, {writer: last - 2 for writer, last in newest.items()}):
+        both = [
+            await history._total(
+                asker,
+                "events",
+                "cluster_id = $1 AND node_id = $2",
+                ["c1", "a"],
+                history._Place({}, until),
+                is_in_minutes=is_in_minutes,
+            )
+            for is_in_minutes in (False, True)
+        ]
+        assert both[0] == both[1]
+        found.append(both[0])
+    return found
 
 
 def with_five_minutes(folder: Path) -> EventStore:

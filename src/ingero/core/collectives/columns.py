@@ -7,7 +7,7 @@ node, global rank) that wrote the row; `rank` is the rank within the communicato
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,13 +131,15 @@ def from_columns(
 ) -> Collectives:
     """Return collectives from columns by field name; missing columns are unknown in every row."""
     length = len(next(iter(columns.values()))) if columns else 0
-    arrays = {
-        name: np.asarray(columns[name], dtype)
-        if name in columns
-        else np.full(length, UNKNOWN).astype(dtype)
-        for name, dtype in DTYPES.items()
-    }
+    unknown = np.broadcast_to(np.array(UNKNOWN), length)
+    arrays = {name: _column(columns.get(name, unknown), dtype) for name, dtype in DTYPES.items()}
     return Collectives(**arrays, ops=tuple(ops), recorders=tuple(recorders))
+
+
+def _column(values: Sequence[float] | NDArray[np.generic], dtype: type[np.generic]) -> NDArray[Any]:
+    if isinstance(values, np.ndarray) and values.strides == (0,):  # one number for all rows
+        return np.broadcast_to(values[:1].astype(dtype), len(values))
+    return np.asarray(values, dtype)
 
 
 def concat(parts: Sequence[Collectives]) -> Collectives:

@@ -179,7 +179,7 @@ class Column:
 
 
 def unpack(result: ColumnResult) -> dict[str, Column]:
-    """Return the arrays of a result, writable."""
+    """Return the arrays of a result, in the bytes that their numbers need; nobody may write."""
     return {
         name: Column(_unpacked(packed, result.rows), packed.values)
         for name, packed in result.columns.items()
@@ -188,8 +188,7 @@ def unpack(result: ColumnResult) -> dict[str, Column]:
 
 def _unpacked(packed: PackedColumn, rows: int) -> np.ndarray[Any, Any]:
     values = np.frombuffer(packed.data, packed.kind)
-    wide = "f8" if packed.kind == "f8" else "i8"
-    return values.astype(wide) if len(values) == rows else np.full(rows, values[0], wide)
+    return values if len(values) == rows else np.broadcast_to(values[0], rows)
 
 
 def records(result: QueryResult) -> list[Json]:

@@ -25,21 +25,23 @@ class Minutes:
     from_us: int
     until: dict[int, int]
 
-    def arrived(self, since_us: int, condition: str) -> str:
+    def arrived(self, since_us: int, condition: str, requests: str = "true") -> str:
         """Return a query for what arrived since a time, for events that fulfil a condition.
 
-        The condition may only use cluster_id, node_id and metric_name.
+        The condition may only use cluster_id, node_id and metric_name. `requests` is a condition
+        for requests, which all those in `until` must fulfil.
         """
         edge_us = -(-max(since_us, self.from_us) // MINUTE_US) * MINUTE_US
         before_edge = (
             f"received_ts >= make_timestamp({since_us}) AND received_ts < make_timestamp({edge_us})"
         )
+        condition, of_events = f"({condition})", f"({condition}) AND {requests}"
         return f"""(SELECT {ARRIVAL_COLUMNS} FROM arrivals
   WHERE {condition} AND minute >= make_timestamp({edge_us}) AND {self._is_covered()}
-UNION ALL {arrivals_of(f"{condition} AND {before_edge}")}
+UNION ALL {arrivals_of(f"{of_events} AND {before_edge}")}
 UNION ALL {
             arrivals_of(
-                f"{condition} AND received_ts >= make_timestamp({edge_us}) "
+                f"{of_events} AND received_ts >= make_timestamp({edge_us}) "
                 f"AND {self._is_uncovered()}"
             )
         })"""

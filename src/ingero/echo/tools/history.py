@@ -5,6 +5,7 @@ generation, rows are ordered by time. At its end, the next cursor begins a gener
 arrived since. So late arrivals are not lost, and they do not disturb pages that were read before.
 """
 
+import asyncio
 import base64
 from typing import Annotated, Any, Final
 
@@ -24,6 +25,7 @@ from ingero.echo.tools.asker import (
     records,
     unix_ns,
 )
+from ingero.echo.tools.minutes import load_minutes
 from ingero.transport.tools.tool import ToolRefused
 
 Cursor = (
@@ -119,9 +121,10 @@ async def event_history(asker: Asker, asked: HistoryQuestion) -> HistoryAnswer:
     arrives later.
     """
     cluster = await asker.cluster(asked.cluster_id, "all")
-    at = _decode(asked.cursor) or _Place({}, await applied(asker))
+    at = await _begun(asker, _decode(asked.cursor) or _Place({}, {}))
     where: list[str] = ["cluster_id = $1"]
     params: list[Any] = [cluster]
+    is_in_minutes = asked.causal_chain_id is None and asked.rank is None
     for column, value in (
         ("node_id", asked.node_id),
         ("metric_name", asked.metric_name),
@@ -133,10 +136,13 @@ async def event_history(asker: Asker, asked: HistoryQuestion) -> HistoryAnswer:
             where.append(f"{column} = ${len(params)}")
     for operator, moment in ((">=", asked.since), ("<", asked.until)):
         if moment is not None:
+            is_in_minutes = False
             params.append(unix_ns(moment))
             where.append(f"ts {operator} make_timestamp_ns(${len(params)})")
-    found, total = await _page(
-        asker, "events", " AND ".join(where), params, at, asked.limit, _COLUMNS
+    condition = " AND ".join(where)
+    found, total = await asyncio.gather(
+        _page(asker, "events", condition, params, at, asked.limit, _COLUMNS),
+        _total(asker, "events", condition, params, at, is_in_minutes=is_in_minutes),
     )
     events = [msgspec.convert({**row, **_objects(row)}, HistoryEvent) for row in found.rows]
     more = found.more
@@ -206,11 +212,15 @@ async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
     if at is None:
         newest = await applied(asker)
         at = _Place(await before_window(asker, asker.since_us(asked.window), newest), newest)
+    at = await _begun(asker, at)
     if asked.node_id is not None:
         params.append(asked.node_id)
         where += f" AND node_id = ${len(params)}"
     columns = "ts, kind, node_id, rank, severity, summary, cause, top_frame, advice, id"
-    found, total = await _page(asker, f"({_ANOMALIES})", where, params, at, asked.limit, columns)
+    found, total = await asyncio.gather(
+        _page(asker, f"({_ANOMALIES})", where, params, at, asked.limit, columns),
+        _total(asker, f"({_ANOMALIES})", where, params, at),
+    )
     return AnomaliesAnswer(
         cluster_id=cluster,
         window=asked.window,
@@ -232,6 +242,11 @@ class _Place(msgspec.Struct, array_like=True):
     seq: int = 0
     idx: int = 0
 
+    @property
+    def requests(self) -> str:
+        """The condition for requests of its generation."""
+        return between(self.low, self.high)
+
 
 class _Page(msgspec.Struct):
     rows: list[Json]
@@ -239,21 +254,23 @@ class _Page(msgspec.Struct):
     cursor: str
 
 
+async def _begun(asker: Asker, at: _Place) -> _Place:
+    """Begin the next generation if the previous one was read to its end."""
+    return _Place(at.low, await applied(asker)) if at.high == at.low else at
+
+
 async def _page(
     asker: Asker, source: str, where: str, params: list[Any], at: _Place, limit: int, columns: str
-) -> tuple[_Page, int]:
-    if at.high == at.low:  # the previous generation was read to its end: begin the next
-        at = _Place(at.low, await applied(asker))
-    where = f"{where} AND ts IS NOT NULL AND {between(at.low, at.high)}"
+) -> _Page:
     after = (
         ""
         if at.at_ns < 0
         else f" AND (ts, seq, idx) > (make_timestamp_ns({at.at_ns}), {at.seq}, {at.idx})"
     )
-    ((total,),) = (await asker.query(f"SELECT count(*) FROM {source} WHERE {where}", params)).rows
     found = await asker.query(
         f"SELECT epoch_ns(ts) AS _at, seq AS _seq, idx AS _idx, {columns} FROM {source} "
-        f"WHERE {where}{after} ORDER BY ts, seq, idx LIMIT {limit + 1}",
+        f"WHERE {where} AND ts IS NOT NULL AND {at.requests}{after} "
+        f"ORDER BY ts, seq, idx LIMIT {limit + 1}",
         params,
         limit + 1,
     )
@@ -264,7 +281,31 @@ async def _page(
     if more and rows:
         last = rows[-1]
         place = _Place(at.low, at.high, last["_at"], last["_seq"], last["_idx"])
-    return _Page(rows, more, _encode(place)), total
+    return _Page(rows, more, _encode(place))
+
+
+async def _total(
+    asker: Asker,
+    source: str,
+    where: str,
+    params: list[Any],
+    at: _Place,
+    *,
+    is_in_minutes: bool = False,
+) -> int:
+    """Return how many rows a generation has.
+
+    Events are counted by minutes of arrival, if these have the columns of the condition and if no
+    roll-up went past the end of the generation.
+    """
+    sql = f"SELECT count(*) FROM {source} WHERE {where} AND ts IS NOT NULL AND {at.requests}"
+    minutes = await load_minutes(asker) if is_in_minutes and not at.low else None
+    if minutes and all(last <= at.high.get(writer, 0) for writer, last in minutes.until.items()):
+        timeless = f"SELECT count(*) FROM events WHERE {where} AND ts IS NULL AND {at.requests}"
+        arrived = minutes.arrived(0, where, at.requests)
+        sql = f"SELECT coalesce(sum(events), 0) - ({timeless}) FROM {arrived}"
+    ((total,),) = (await asker.query(sql, params)).rows
+    return int(total)
 
 
 def _objects(row: Json) -> Json:

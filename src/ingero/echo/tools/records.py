@@ -143,10 +143,14 @@ def _distinct(*columns: Ints) -> tuple[Ints, Ints]:
     """
     key = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        codes = column - column.min()
-        if int(codes.max()) > len(codes):  # of at most a few 100,000 rows: the key has room
-            codes = np.unique(column, return_inverse=True)[1]
-        key = key * (int(codes.max()) + 1) + codes
+        low, high = int(column.min()), int(column.max())
+        if low == high:
+            continue
+        codes, span = column.astype(np.int64) - low, high - low + 1
+        if span > len(codes):  # of at most a few 100,000 rows: the key has room
+            values, codes = np.unique(column, return_inverse=True)
+            span = len(values)
+        key = key * span + codes
     if int(key.max()) > _TABLE * len(key):
         _, first, numbers = np.unique(key, return_index=True, return_inverse=True)
         return first, numbers

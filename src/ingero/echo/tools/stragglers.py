@@ -1,5 +1,6 @@
 """Slow nodes as one ranked list: verdicts, scores below the threshold, ranks that arrive late."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -8,10 +9,10 @@ import msgspec
 from ingero.contract import names
 from ingero.core.collectives.waiting import find_late
 from ingero.core.durations import readable_seconds
-from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, iso, question, records
+from ingero.echo.tools.asker import Answered, Asked, Asker, Json, Limit, iso, question, records
 from ingero.echo.tools.minutes import load_minutes
-from ingero.echo.tools.records import load_records
-from ingero.echo.tools.scores import Scores, load_scores
+from ingero.echo.tools.records import Records, load_records
+from ingero.echo.tools.scores import NodeScore, Scores, load_scores
 from ingero.echo.tools.why import Why, load_why
 
 _STATES: Final = {"straggler": 0, "suspect": 2, "recovering": 3, "late": 4}
@@ -101,8 +102,10 @@ async def find_stragglers(asker: Asker, asked: StragglersQuestion) -> Stragglers
     for a rank. The first row is the node to open next.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
-    scores = await load_scores(asker, cluster, asked.window)
-    ordered, notes = await rank_stragglers(asker, cluster, asked.window, scores)
+    scores, collectives = await asyncio.gather(
+        load_scores(asker, cluster, asked.window), load_records(asker, cluster, asked.window)
+    )
+    ordered, notes = await rank_stragglers(asker, cluster, asked.window, scores, collectives)
     if len(ordered) > asked.limit:
         notes.append(f"{len(ordered) - asked.limit} more nodes are slow; raise limit to see them")
     return StragglersAnswer(
@@ -119,13 +122,18 @@ async def find_stragglers(asker: Asker, asked: StragglersQuestion) -> Stragglers
 
 
 async def rank_stragglers(
-    asker: Asker, cluster: str, window: str, scores: Scores
+    asker: Asker, cluster: str, window: str, scores: Scores, collectives: Records | None
 ) -> tuple[list[Straggler], list[str]]:
     """Return everything that is slow, the worst first, and notes on the list."""
     ranking = _Ranking()
-    notes = await _add_verdicts(asker, cluster, window, ranking)
-    await _add_scores(asker, cluster, window, scores, ranking)
-    notes += await _add_lateness(asker, cluster, window, ranking)
+    below = _below(scores)
+    verdicts, since = await asyncio.gather(
+        asker.query(_VERDICTS, [cluster, asker.since_us(window)]),
+        _slow_since(asker, cluster, window, scores, below),
+    )
+    notes = _add_verdicts(records(verdicts), ranking)
+    _add_scores(scores, below, since, ranking)
+    notes += _add_lateness(collectives, ranking)
     if not scores.nodes:
         notes.append(
             f"no health score arrived in the window {window}: only verdicts and collectives were "
@@ -210,9 +218,9 @@ def _with_next(straggler: Straggler) -> Straggler:
     return msgspec.structs.replace(straggler, next=advice)
 
 
-async def _add_verdicts(asker: Asker, cluster: str, window: str, ranking: _Ranking) -> list[str]:
+def _add_verdicts(rows: list[Json], ranking: _Ranking) -> list[str]:
     notes = []
-    for row in records(await asker.query(_VERDICTS, [cluster, asker.since_us(window)])):
+    for row in rows:
         if row["state"] == "fleet_event":
             notes.append(
                 f"the whole fleet slowed down together at {row['ts']}: "
@@ -236,20 +244,22 @@ async def _add_verdicts(asker: Asker, cluster: str, window: str, ranking: _Ranki
     return notes
 
 
-async def _add_scores(
-    asker: Asker, cluster: str, window: str, scores: Scores, ranking: _Ranking
-) -> None:
+def _below(scores: Scores) -> list[NodeScore]:
+    """Return the nodes whose score is below the threshold."""
     threshold = scores.threshold
     if threshold is None:
-        return
-    below = [
+        return []
+    return [
         node
         for node in scores.nodes
         if node.score < threshold and node.state in ("active", "unknown")
     ]
-    if not below:
-        return
-    since = await _slow_since(asker, cluster, window, threshold, [node.node_id for node in below])
+
+
+def _add_scores(
+    scores: Scores, below: list[NodeScore], since: dict[str, int], ranking: _Ranking
+) -> None:
+    threshold = scores.threshold or 0.0
     for node in below:
         ranking.add(
             _BELOW,
@@ -265,12 +275,15 @@ async def _add_scores(
 
 
 async def _slow_since(
-    asker: Asker, cluster: str, window: str, threshold: float, nodes: list[str]
+    asker: Asker, cluster: str, window: str, scores: Scores, below: list[NodeScore]
 ) -> dict[str, int]:
     """Return in microseconds when the first score below the threshold came, per node."""
+    if not below:
+        return {}
+    nodes = [node.node_id for node in below]
     since_us, most = asker.since_us(window), len(nodes) + 1
     minutes = (await load_minutes(asker)).arrived(since_us, _SCORES)
-    params: list[Any] = [cluster, threshold, nodes]
+    params: list[Any] = [cluster, scores.threshold, nodes]
     rows = records(await asker.query(_STARTS.format(arrived=minutes), params, most))
     starts = [row["start_us"] for row in rows if row["start_us"] is not None]
     found = {row["node_id"]: row["first_us"] for row in rows if row["start_us"] is None}
@@ -280,8 +293,7 @@ async def _slow_since(
     return found
 
 
-async def _add_lateness(asker: Asker, cluster: str, window: str, ranking: _Ranking) -> list[str]:
-    loaded = await load_records(asker, cluster, window)
+def _add_lateness(loaded: Records | None, ranking: _Ranking) -> list[str]:
     if loaded is None:
         return []
     late = find_late(loaded.collectives, loaded.waiting)

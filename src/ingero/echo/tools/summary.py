@@ -1,5 +1,6 @@
 """The state of one cluster on one page: where every investigation begins."""
 
+import asyncio
 from collections import Counter
 from typing import Final
 
@@ -8,8 +9,9 @@ import msgspec
 from ingero.echo.tools.arrivals import arrived_since
 from ingero.echo.tools.asker import Answered, Asked, Asker, Json, iso, question, records
 from ingero.echo.tools.minutes import load_minutes
-from ingero.echo.tools.scores import load_scores
-from ingero.echo.tools.stragglers import rank_stragglers
+from ingero.echo.tools.records import load_records
+from ingero.echo.tools.scores import Scores, load_scores
+from ingero.echo.tools.stragglers import Straggler, rank_stragglers
 
 SILENT_S: Final = 60.0
 TOP: Final = 5
@@ -81,12 +83,12 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
     `next` names the question to ask after it.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
-    since_us = asker.since_us(asked.window)
-    extent = await _extent(asker, cluster, since_us)
-    scores = await load_scores(asker, cluster, asked.window)
-    slow, notes = await rank_stragglers(asker, cluster, asked.window, scores)
-    arrived = await arrived_since(asker, since_us)
-    chains = records(await asker.query(_CHAINS.format(arrived=arrived), [cluster], TOP + 1))
+    await load_minutes(asker)  # before several statements at once need them
+    (scores, slow, notes), extent, chains = await asyncio.gather(
+        _slow_nodes(asker, cluster, asked.window),
+        _extent(asker, cluster, asker.since_us(asked.window)),
+        _chains(asker, cluster, asker.since_us(asked.window)),
+    )
     newest_us = extent["newest_us"]
     is_silent = [
         newest_us is not None and newest_us - node.seen_us > SILENT_S * 1e6 for node in scores.nodes
@@ -123,6 +125,20 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
         chains=[msgspec.convert(chain, ChainNews) for chain in chains[:TOP]],
         next=_next(slow[0].node_id if slow else None, bool(chains), bool(extent["events"])),
     )
+
+
+async def _slow_nodes(
+    asker: Asker, cluster: str, window: str
+) -> tuple[Scores, list[Straggler], list[str]]:
+    scores, collectives = await asyncio.gather(
+        load_scores(asker, cluster, window), load_records(asker, cluster, window)
+    )
+    return scores, *await rank_stragglers(asker, cluster, window, scores, collectives)
+
+
+async def _chains(asker: Asker, cluster: str, since_us: int) -> list[Json]:
+    arrived = await arrived_since(asker, since_us)
+    return records(await asker.query(_CHAINS.format(arrived=arrived), [cluster], TOP + 1))
 
 
 async def _extent(asker: Asker, cluster: str, since_us: int) -> Json:
