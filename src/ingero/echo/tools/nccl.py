@@ -167,8 +167,7 @@ def _op(loaded: Records, code: int, wanted: str | None) -> OpRollup | None:
 
 def _ranks(loaded: Records, wanted: str | None) -> list[RankRollup]:
     c, waiting = loaded.collectives, loaded.waiting
-    total_wait = np.zeros(int(waiting.groups.max(initial=-1)) + 1)
-    np.add.at(total_wait, waiting.groups, loaded.wait_ms)
+    total_wait = np.bincount(waiting.groups, loaded.wait_ms)
     caused = np.where(waiting.is_last, total_wait[waiting.groups], 0.0) / 1e3
     late_times = waiting.is_last * waiting.weight
     rollups = []
