@@ -21,6 +21,8 @@ from tests.support.shared_data import SHARED
 from ingero.core.blame.answer import Answer
 from ingero.core.blame.record_steps import measure_steps
 from ingero.core.collectives.columns import COLUMNS, Collectives, concat
+from ingero.core.collectives.pairs.exchanges import join_exchanges
+from ingero.core.collectives.pairs.numbers import number_point_to_point
 
 Dice = np.random.Generator
 TIMES = ("start_ns", "end_ns")
@@ -158,37 +160,58 @@ def _extras(columns: Collectives, dice: Dice) -> Iterator[Changed]:
 
 
 def add_flags(columns: Collectives, every: int) -> Collectives:
-    """Return the recording with an all-reduce of one number after every `every` steps."""
-    measured = measure_steps(columns, True)
-    parts, world = [columns], len(columns.recorders)
-    ends = {who: _step_ends(columns, measured.row_step, who)[:-1:1] for who in range(world)}
-    steps = min(len(each) for each in ends.values())
-    chosen = np.arange(every - 1, steps, every)
-    late = np.max([ends[who][chosen] - ends[0][chosen] for who in ends], axis=0)
-    for who, of_step in ends.items():
-        begin = of_step[chosen] + 20_000
-        stop = ends[0][chosen] + late + 40_000
-        row = columns.take(np.flatnonzero(columns.who == who)[:1])
-        flags = concat([row] * 1)
-        values = {name: np.repeat(getattr(flags, name), len(chosen)) for name in COLUMNS}
+    """Return the recording with an all-reduce of one number after every `every` steps.
+
+    Hosts read the number before they go on: what they enqueued sooner is enqueued after the flag.
+    Ranks that wait for others anyway wait in the flag instead, and no transfer ends later.
+    """
+    world = len(columns.recorders)
+    numbered = number_point_to_point(join_exchanges(columns))
+    ends = _step_ends(numbered, measure_steps(numbered, True).row_step)
+    chosen = np.arange(every - 1, ends.shape[1] - 1, every)
+    chosen = chosen[(ends[:, chosen] > 0).any(axis=0)]
+    stop = ends[:, chosen].max(axis=0) + 40_000
+    parts = [_after_flags(columns, ends[:, chosen], stop)]
+    name = "AllReduce"
+    ops = columns.ops if name in columns.ops else (*columns.ops, name)
+    for who in range(world):
+        at = np.flatnonzero(ends[who, chosen])
+        row = np.flatnonzero(columns.who == who)[:1]
+        values = {each: np.repeat(getattr(columns, each)[row], len(at)) for each in COLUMNS}
+        begin = ends[who, chosen[at]] + 20_000
         values |= {
-            "comm": np.full(len(chosen), 0xF1A6, np.uint64), "seq": np.arange(len(chosen)),
-            "size_bytes": np.full(len(chosen), 4), "nranks": np.full(len(chosen), world, np.int32),
-            "rank": np.full(len(chosen), who, np.int32), "peer": np.full(len(chosen), -1, np.int32),
-            "start_ns": begin - 10_000, "end_ns": stop, "gpu_duration_ns": stop - begin,
+            "comm": np.full(len(at), 0xF1A6, np.uint64), "seq": at.astype(np.int64),
+            "size_bytes": np.full(len(at), 4), "nranks": np.full(len(at), world, np.int32),
+            "rank": np.full(len(at), who, np.int32), "peer": np.full(len(at), -1, np.int32),
+            "start_ns": begin - 10_000, "end_ns": stop[at], "gpu_duration_ns": stop[at] - begin,
+            "op": np.full(len(at), ops.index(name), np.int16),
         }  # fmt: skip
-        name = "AllReduce"
-        ops = flags.ops if name in flags.ops else (*flags.ops, name)
-        values["op"] = np.full(len(chosen), ops.index(name), np.int16)
-        parts.append(replace(flags, ops=ops, **values))
+        parts.append(replace(columns, ops=ops, **values))
     return concat(parts)
 
 
-def _step_ends(columns: Collectives, row_step: np.ndarray, who: int) -> np.ndarray:
-    mine = np.flatnonzero((columns.who == who) & (row_step >= 0))
-    last = np.zeros(int(row_step.max()) + 1, np.int64)
-    np.maximum.at(last, row_step[mine], columns.end_ns[mine])
-    return np.maximum.accumulate(last)
+def _step_ends(columns: Collectives, row_step: np.ndarray) -> np.ndarray:
+    """Return as [rank, step] when the last collective of a step ended, 0 where none is known."""
+    last = np.zeros((len(columns.recorders), int(row_step.max()) + 1), np.int64)
+    placed = np.flatnonzero(row_step >= 0)
+    np.maximum.at(last, (columns.who[placed], row_step[placed]), columns.end_ns[placed])
+    return last
+
+
+def _after_flags(columns: Collectives, ends: np.ndarray, stop: np.ndarray) -> Collectives:
+    """Return the rows of each rank, with none that begins while it waits at a flag."""
+    entry, enqueued = columns.entry_ns.copy(), columns.start_ns.copy()
+    never = np.iinfo(np.int64).max
+    for who, of_rank in enumerate(ends):
+        mine = np.flatnonzero(columns.who == who)
+        flag = np.searchsorted(stop, enqueued[mine], side="right")
+        began = np.append(np.where(of_rank > 0, of_rank, never), never)[flag]
+        mine, flag = mine[enqueued[mine] >= began], flag[enqueued[mine] >= began]
+        enqueued[mine] = np.minimum(stop[flag] + 10_000, columns.end_ns[mine])
+        entry[mine] = np.maximum(entry[mine], enqueued[mine])
+    timed = columns.gpu_duration_ns >= 0
+    length = np.where(timed, columns.end_ns - entry, columns.gpu_duration_ns)
+    return replace(columns, start_ns=enqueued, gpu_duration_ns=length)
 
 
 def score(recording: Recording, seed: int) -> tuple[int, list[str]]:
