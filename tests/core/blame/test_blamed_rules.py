@@ -20,6 +20,7 @@ from ingero.core.blame.recorded.blamed import (
     _meets_all,
     _stands_out,
     _unless_launching,
+    _waits_everywhere,
 )
 from ingero.core.blame.recorded.lateness import _carried_in_groups
 from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, block_error
@@ -196,3 +197,28 @@ def test_who_costs_less_than_all_wait_for_somebody_without_records_is_not_blamed
         monkeypatch.setattr(records, "unexplained_wait", lambda _, share=share: share)
         left = _unless_others_wait(job, found)  # type: ignore[arg-type]
         assert [each.worker for each in left] == kept
+
+
+@pytest.mark.parametrize(
+    ("late_s", "pair", "stalls", "waits"),
+    [
+        pytest.param((-1.0, 5.0), False, (), False, id="late in one of its groups"),
+        pytest.param((-1.0, -0.1), False, (), True, id="early in both"),
+        pytest.param((-1.0, 5.0), True, (), True, id="pairs of stages wait by nature"),
+        pytest.param((-1.0, -0.1), False, (3, 9), False, id="a rank that stalls is mostly early"),
+        pytest.param((-1.0, 0.0), False, (), False, id="neither early nor late"),
+    ],
+)
+def test_a_rank_that_comes_early_to_all_its_groups_costs_nothing(
+    late_s: tuple[float, float], pair: bool, stalls: tuple[int, ...], waits: bool
+) -> None:
+    start = np.tile(np.array(late_s), (1, 100, 1))
+    start[0, :50, 1] += 0.05
+    start[0, 50:, 1] -= 0.05
+    places = SimpleNamespace(
+        start_s=start, is_pair=np.array([[False, pair]]), comm=np.array([[0, 1]])
+    )
+    job: Any = SimpleNamespace(places=places)
+    assert _waits_everywhere(job, spell(0, 100, stalls=stalls)) == waits
+    job.places = None
+    assert not _waits_everywhere(job, spell(0, 100))

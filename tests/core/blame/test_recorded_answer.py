@@ -105,6 +105,8 @@ def test_a_late_rank_that_costs_nothing_is_no_culprit() -> None:
     (late,) = answer.late
     assert (late.rank, late.loss) == (2, pytest.approx(0.0))
     assert answer.fixes == ()
+    over = ask({2: (8.0, 100, 200)}, longer_ms=0.0)
+    assert (over.culprits, over.late) == ((), ()), "it cost nothing, and it is over"
 
 
 @pytest.mark.parametrize(("late_ms", "is_named"), [(1.55, False), (1.7, True)])

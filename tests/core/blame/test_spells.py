@@ -157,3 +157,8 @@ def test_columns_are_the_steps_of_the_spell() -> None:
     _, (spell,) = find_spells(workers(job(300, {3: (0, 300, 1.2)})))
     part: Spell = replace(spell, begin=2, end=4)
     assert part.columns(6).tolist() == [False, False, True, True, False, False]
+
+
+def test_a_spell_is_over_where_the_recording_goes_on_for_as_long() -> None:
+    _, (one,) = find_spells(workers(job(1000, {2: (300, 600, 1.1)})))
+    assert (one.is_over(one.end + len(one)), one.is_over(one.end + len(one) - 1)) == (True, False)

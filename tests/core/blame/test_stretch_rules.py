@@ -14,6 +14,7 @@ from ingero.core.blame.recorded.spells import (
     _around_stalls,
     _core,
     _heaviest,
+    _is_wander,
     _without_hiccups,
 )
 from ingero.core.blame.recorded.uneven import LastArrivers
@@ -236,8 +237,28 @@ def test_a_stall_is_far_above_the_level_of_its_worker_and_slower_than_peers() ->
     residual[0, 3], residual[0, 4] = 0.0801, 0.0799
     residual[1] = -0.2
     residual[1, 5], residual[1, 6] = 0.014, 0.016
-    found = _stalls(residual, np.array([0.0, -0.2]))
+    found = _stalls(residual, np.array([0.0, -0.2]), residual)
     assert [np.flatnonzero(row).tolist() for row in found] == [[3], [6]]
+    usual = np.zeros((2, 10))
+    assert not _stalls(residual, np.array([0.0, -0.2]), usual).any(), "only peers seem faster"
+
+
+@pytest.mark.parametrize(
+    ("height", "pieces", "is_wander"),
+    [
+        pytest.param(0.117, 6, True, id="less than four sigmas of the pieces"),
+        pytest.param(0.119, 6, False, id="more"),
+        pytest.param(0.0, 4, False, id="too few pieces to tell"),
+    ],
+)
+def test_a_stretch_is_wander_where_other_pieces_differ_as_much(
+    height: float, pieces: int, is_wander: bool
+) -> None:
+    """Pieces at ±0.02: four times 1.4826 · 0.02 is 0.1186."""
+    outside = np.repeat(np.resize([0.02, -0.02], pieces), 20)
+    excess = np.concatenate((outside[:40], np.full(20, height), outside[40:]))
+    excess[::7] = NOT_KNOWN
+    assert _is_wander(excess, 40, 60) == is_wander
 
 
 def test_stalls_half_as_long_as_the_usual_ones_are_hiccups() -> None:

@@ -85,27 +85,31 @@ def test_few_steps_name_only_large_excesses(level: float, is_named: bool) -> Non
     assert names(judge(workers(steady([0, 0, level, 0, 0, 0, 0, 0], 3)))) == [2] * is_named
 
 
+SINGLE_WAVE = 1 + 2 * sum((100 - 3 * distance) / 100 for distance in range(1, 34))
+
+
 def wave(pattern: Sequence[float], steps: int) -> Floats:
     """Return logarithms that repeat a pattern in all steps behind the warm-up."""
     return np.concatenate(([0.0, 0.0], np.resize(pattern, steps)))
 
 
 @pytest.mark.parametrize(
-    ("pattern", "rho"),
+    ("pattern", "alike"),
     [
-        pytest.param([1, -1], 0.0, id="alternating steps do not make the median more certain"),
-        pytest.param([1, 1, -1, -1], 1 / 100, id="independent"),
-        pytest.param([1] * 5 + [-1] * 5, 61 / 100, id="slow waves"),
-        pytest.param([1] * 50 + [-1] * 50, 0.95, id="a single wave: at most this much"),
+        pytest.param([1, -1], 1.0, id="alternating steps do not make the median more certain"),
+        pytest.param([1, 1, -1, -1], 1 + 2 * 0.01, id="independent"),
+        pytest.param([1] * 5 + [-1] * 5, 1 + 2 * (0.61 + 0.22 - 0.17), id="slow waves"),
+        pytest.param([1] * 50 + [-1] * 50, SINGLE_WAVE, id="a single wave"),
     ],
 )
-def test_the_error_considers_noise_and_autocorrelation(
-    pattern: Sequence[float], rho: float
+def test_the_error_considers_noise_and_how_long_steps_are_alike(
+    pattern: Sequence[float], alike: float
 ) -> None:
+    """`alike` is one and twice the correlations, until two in a row are below zero together."""
     steps, height = 100, 0.02
     own = steady([0] * 8)
     own[3] *= np.exp(height * wave(pattern, steps))
-    noise = 1.2533 * SIGMA * height * np.sqrt((1 + rho) / (1 - rho))
+    noise = 1.2533 * SIGMA * height * np.sqrt(alike)
     expected = np.hypot(step_error(steps, noise), 0.003)
     assert judge(workers(own)).error[3] == pytest.approx(expected, rel=1e-3)
 

@@ -102,7 +102,7 @@ def _answer(job: RecordedJob, source: str, repeated: int) -> Answer:
     workers = job.measured.workers
     steps = len(workers.steps)
     found = _unless_others_wait(job, find_blamed(job))
-    late = [each for each in found if each.loss.costs_nothing]
+    late = [each for each in found if each.loss.costs_nothing and not each.spell.is_over(steps)]
     blamed = [each for each in found if not each.loss.costs_nothing]
     culprits = tuple(_culprit(job, each) for each in blamed)
     slow = find_link_spell(job.collectives, job.measured.row_step, workers.period_s, job.step_s)

@@ -18,6 +18,7 @@ from ingero.core.robust import MAD_TO_SIGMA, nan_median
 
 Floats = NDArray[np.float64]
 
+CUT = 3.0  # sigmas at which a single step is cut, so that hiccups do not decide
 MEDIAN_ERROR = 1.2533  # a median scatters this much more than a mean
 SCALE_FLOOR = 0.003  # workers do not agree better than this
 STEP_NOISE = 0.01  # the least noise of a single step, however steady it looks
@@ -99,7 +100,7 @@ def judge(workers: WorkerSteps) -> Findings:
         over = (level > _limit(scale, len(level))) & (level > SIGMAS * _median_error(residual))
     error = np.hypot(_median_error(residual), scale)
     split = _split_cohorts(over, level, workers.cohort)
-    stalls = _stalls(residual, level)
+    stalls = _stalls(residual, level, logs)
     stalling = _stalling(stalls, np.expm1(np.nan_to_num(residual)), over)
     chosen = [int(w) for w in np.flatnonzero(over | stalling) if w not in split]
     suspects = tuple(
@@ -174,17 +175,32 @@ def _limit(scale: float, workers: int) -> float:
 
 
 def _median_error(residual: Floats) -> Floats:
-    """Return the standard error of each row's median, considering autocorrelation."""
+    """Return the standard error of each row's median, considering that steps depend on others."""
     level = nan_median(residual, 1)
     known = np.isfinite(residual).sum(axis=1)
     noise = MAD_TO_SIGMA * nan_median(np.abs(residual - level[:, None]), 1)
-    centred = np.nan_to_num(residual - level[:, None])
-    power = (centred**2).sum(axis=1)
-    rho = np.clip(
-        (centred[:, 1:] * centred[:, :-1]).sum(axis=1) / np.where(power > 0, power, 1.0), 0.0, 0.95
-    )
-    noise = np.maximum(MEDIAN_ERROR * noise * np.sqrt((1 + rho) / (1 - rho)), STEP_NOISE)
+    far = CUT * noise[:, None]
+    centred = np.nan_to_num(np.clip(residual - level[:, None], -far, far))
+    noise = np.maximum(MEDIAN_ERROR * noise * np.sqrt(_steps_alike(centred)), STEP_NOISE)
     result: Floats = noise / np.sqrt(np.maximum(known, 1)) * (1 + FEW_STEPS / np.maximum(known, 1))
+    return result
+
+
+def _steps_alike(centred: Floats) -> Floats:
+    """Return how many steps of each row say no more than one that depends on no other.
+
+    A pace wanders for seconds, so that steps far apart still resemble each other a little. Their
+    correlations are summed as far as those of two neighbouring distances are above zero together:
+    beyond that they are noise (the initial positive sequence of Geyer).
+    """
+    steps = centred.shape[1]
+    spectrum = np.abs(np.fft.rfft(centred, 2 * steps, axis=1)) ** 2
+    power = np.fft.irfft(spectrum, 2 * steps, axis=1)[:, : steps // 2 * 2]
+    if not power.shape[1]:
+        return np.ones(len(centred))
+    pairs = power.reshape(len(power), -1, 2).sum(axis=2)
+    alike = np.where(np.logical_and.accumulate(pairs > 0, axis=1), pairs, 0.0).sum(axis=1)
+    result: Floats = np.maximum(2 * alike / np.maximum(power[:, 0], 1e-300) - 1, 1.0)
     return result
 
 
@@ -206,15 +222,17 @@ def _split_cohorts(
     return tuple(split)
 
 
-def _stalls(residual: Floats, level: Floats) -> NDArray[np.bool_]:
+def _stalls(residual: Floats, level: Floats, logs: Floats) -> NDArray[np.bool_]:
     """Tell in which steps a worker is far above its own level, and slower than its peers.
 
-    A worker that is faster than the others and stops for as long as they work delays nobody.
+    A worker that is faster than the others and stops for as long as they work delays nobody. One
+    that works as long as ever beside a peer whose work seems to shrink does not stop.
     """
     noise = MAD_TO_SIGMA * nan_median(np.abs(residual - level[:, None]), 1)
     limit = np.maximum(5 * np.maximum(noise, SCALE_FLOOR), STALL_FLOOR)
     is_far = np.nan_to_num(residual - level[:, None]) > limit[:, None]
-    result: NDArray[np.bool_] = is_far & (np.nan_to_num(residual) > EFFECT_FLOOR)
+    is_longer = np.nan_to_num(logs - nan_median(logs, 1)[:, None]) > EFFECT_FLOOR
+    result: NDArray[np.bool_] = is_far & is_longer & (np.nan_to_num(residual) > EFFECT_FLOOR)
     return result
 
 

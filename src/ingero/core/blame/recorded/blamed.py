@@ -22,6 +22,7 @@ from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, Loss, block_error, m
 from ingero.core.blame.recorded.replays import charge_by_replay
 from ingero.core.blame.recorded.spells import Spell
 from ingero.core.blame.recorded_job import RecordedJob
+from ingero.core.collectives.columns import Floats
 
 JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
@@ -151,6 +152,7 @@ def _by_queue(job: RecordedJob, step: float) -> list[Blamed]:
 def _by_replay(job: RecordedJob) -> list[Blamed]:
     likely = [spell for spell in job.spells if _is_costly(spell, job)]
     likely = [spell for spell in likely if not any(_is_victim(job, spell, by) for by in likely)]
+    likely = [spell for spell in likely if not _waits_everywhere(job, spell)]
     found = []
     for spell, charge_s in charge_by_replay(job, likely):
         if charge_s >= NOTICEABLE * job.step_s:
@@ -237,6 +239,24 @@ def _is_victim(job: RecordedJob, spell: Spell, other: Spell) -> bool:
     late = [job.meeting_lateness(common, each.worker) for each in (spell, other)]
     shared = late[0].keys() & late[1].keys()
     return bool(shared) and all(late[0][group] < min(late[1][group], 0.0) for group in shared)
+
+
+def _waits_everywhere(job: RecordedJob, spell: Spell) -> bool:
+    """Whether a worker comes early to all groups it meets: then the job waits for others.
+
+    Where stages follow each other, everybody in the pipeline of a slow rank comes late to its
+    replicas, and everybody in the other pipelines waits there.
+    """
+    if job.places is None or spell.suspect.stalls:
+        return False
+    late = job.places.start_s[spell.worker, spell.begin : spell.end]
+    comm = np.where(job.places.is_pair[spell.worker], -1, job.places.comm[spell.worker])
+    met = [np.nansum(late[:, comm == code], axis=1) for code in np.unique(comm[comm >= 0])]
+    return bool(met) and all(_is_below_zero(each) for each in met)
+
+
+def _is_below_zero(late_s: Floats) -> bool:
+    return float(np.median(late_s)) < -SIGMAS * block_error(late_s, lambda x: float(np.median(x)))
 
 
 def _without_side_effects(found: list[Blamed]) -> list[Blamed]:

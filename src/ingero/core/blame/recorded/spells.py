@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from ingero.core.blame.suspects import (
     EFFECT_FLOOR,
     MIN_STALLS,
+    SIGMAS,
     Findings,
     Suspect,
     WorkerSteps,
     judge,
 )
-from ingero.core.robust import MAD_TO_SIGMA, nan_median
+from ingero.core.robust import MAD_TO_SIGMA, median_and_mad, nan_median
 
 Floats = NDArray[np.float64]
 
@@ -29,6 +30,7 @@ HIGHEST = 0.999  # quantile at which the excess of single steps is cut
 IN_A_ROW = 0.7  # of the stalls of a worker in one stretch: it is slow there, and does not stall
 BRIEF_S = 2.0  # a spell that is over sooner is a hiccup, if it is a small part of the recording
 BRIEF_SHARE = 0.25
+MIN_PIECES = 5  # as long as a stretch: fewer do not show how they scatter
 MOST_MISSED = 8  # periods without a stall that was seen, within one spell
 
 
@@ -57,6 +59,10 @@ class Spell:
         """Return the share of the shorter spell that both have in common."""
         common = min(self.end, other.end) - max(self.begin, other.begin)
         return max(0, common) / min(len(self), len(other))
+
+    def is_over(self, steps: int) -> bool:
+        """Whether the recording goes on for as long as the spell lasted, without it."""
+        return steps - self.end >= len(self)
 
     def columns(self, steps: int) -> NDArray[np.bool_]:
         """Return a mask of the steps of the spell."""
@@ -134,7 +140,9 @@ def _heavy_part(
             if lasting <= end - begin < NEARLY_ALL * known and _stands_out(values, begin, end):
                 begin, end = _core(values, begin, end)
                 part = _named_in(workers, worker, begin, end)
-                if part is not None:
+                if part is not None and not (
+                    _is_wander(excess[worker], begin, end) and not part.stalls
+                ):
                     return Spell(part, begin, end)
     return None
 
@@ -206,6 +214,22 @@ def _levels(excess: Floats, begin: int, end: int) -> tuple[float, float]:
     outside = np.concatenate((excess[:begin], excess[end:]))[None]
     usual = float(nan_median(outside, 1)[0]) if np.isfinite(outside).any() else 0.0
     return float(nan_median(excess[None, begin:end], 1)[0]), usual
+
+
+def _is_wander(excess: Floats, begin: int, end: int) -> bool:
+    """Whether equally long pieces outside of a stretch differ as much as it differs from them.
+
+    The stretch is the slowest of many, so its own scatter says too little about such a difference.
+    """
+    known = np.concatenate((excess[:begin], excess[end:]))
+    known = known[np.isfinite(known)]
+    count = len(known) // max(1, int(np.isfinite(excess[begin:end]).sum()))
+    if count < MIN_PIECES:
+        return False
+    pieces = np.array([np.median(piece) for piece in np.array_split(known, count)])
+    centre, mad = median_and_mad(pieces)
+    inside = float(np.nanmedian(excess[begin:end]))
+    return inside - centre < SIGMAS * MAD_TO_SIGMA * mad
 
 
 def _core(excess: Floats, begin: int, end: int) -> tuple[int, int]:
