@@ -12,8 +12,6 @@ from ingero.core.blame import records
 from ingero.core.blame.record_text import _other_ranks
 from ingero.core.blame.recorded import blamed as blaming
 from ingero.core.blame.recorded.blamed import (
-    STANDS_OUT,
-    STANDS_OUT_TOO,
     _is_costly,
     _is_victim,
     _latest,
@@ -25,7 +23,7 @@ from ingero.core.blame.recorded.blamed import (
 from ingero.core.blame.recorded.lateness import _carried_in_groups
 from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, block_error
 from ingero.core.blame.recorded.spells import _core
-from ingero.core.blame.records import LOSS_FLOOR, _unless_others_wait
+from ingero.core.blame.records import _unless_others_wait
 
 
 @pytest.mark.parametrize(
@@ -50,6 +48,9 @@ def test_a_rank_beside_a_much_slower_one_is_not_costly(
     assert _is_costly(mine, job) == is_costly
     assert _is_costly(largest, job)
     assert _is_costly(spell(0, 100, excess_s=0.1, stall_period=7), job), "it is no accident"
+    job.spells = [mine, spell(100, 200, 1, excess_s=1.0)]
+    assert _is_costly(mine, job), "a slower one in other steps explains nothing"
+    job.spells = [mine, largest]
     job.exact_ends = False
     assert _is_costly(mine, job), "without exact times only a replay tells"
 
@@ -130,10 +131,10 @@ def test_a_part_of_less_than_half_is_not_the_core_of_a_stretch() -> None:
 @pytest.mark.parametrize(
     ("usuals", "at_one_place", "is_out"),
     [
-        pytest.param(STANDS_OUT, False, True, id="five times what is usual"),
+        pytest.param(5.0, False, True, id="five times what is usual"),
         pytest.param(4.9, False, False, id="less, and late at any place"),
         pytest.param(4.9, True, True, id="less, but always late at the same place"),
-        pytest.param(STANDS_OUT_TOO, True, True, id="twice what is usual, at the same place"),
+        pytest.param(2.0, True, True, id="twice what is usual, at the same place"),
         pytest.param(1.9, True, False, id="hardly more than others"),
     ],
 )
@@ -146,9 +147,9 @@ def test_a_rank_stands_out_in_sum_or_at_one_place(
     late = lateness(turns)
     charge = 0.1 * usuals
     assert _stands_out(late, spell(0, 2), charge, 0.1, {0}) == is_out
-    assert _stands_out(late, spell(0, 2), charge, 0.1, {0, 1, 2, 3}) == (usuals >= STANDS_OUT_TOO)
+    assert _stands_out(late, spell(0, 2), charge, 0.1, {0, 1, 2, 3}) == (usuals >= 2)
     in_groups = lateness(turns, group=np.zeros((4, 2), int))
-    assert _stands_out(in_groups, spell(0, 2), charge, 0.1, {0}) == (usuals >= STANDS_OUT)
+    assert _stands_out(in_groups, spell(0, 2), charge, 0.1, {0}) == (usuals >= 5)
 
 
 def test_only_the_steps_of_the_spell_show_whether_it_stands_out() -> None:
@@ -179,6 +180,26 @@ def test_only_a_late_host_that_is_compared_with_all_may_be_launching(
     assert cause(CauseClass.HOST, known) is CauseClass.HOST
 
 
+def test_a_gpu_that_alone_is_behind_costs_at_most_what_all_ranks_add(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hosts that wait for it are late in turn: together they add 0.5 s to a step of the spell."""
+    late = lateness([[[9.0], [0.2], [0.2]], [[9.0], [0.3], [np.nan]]])
+    job: Any = SimpleNamespace(
+        lateness=late, measured=SimpleNamespace(workers=SimpleNamespace(period_s=np.ones(3)))
+    )
+    monkeypatch.setattr(blaming, "_class_of", lambda *_: (CauseClass.HOST, 0.01, 0.02))
+    for excess_s, charge_s in ((0.4, 0.5), (0.6, 0.6)):
+        found = spell(1, 3, excess_s=excess_s)
+        monkeypatch.setattr(blaming, "find_gpu_bound", lambda *_, found=found: found)
+        (one,) = blaming._by_queue(job, 1.0)
+        assert (one.cause, one.charge_s) == (CauseClass.COMPUTE, pytest.approx(charge_s))
+        assert (one.host_s, one.gpu_s, one.loss.calm_s) == (0.01, 0.02, None)
+        assert one.loss.lost_s == pytest.approx(charge_s)
+    monkeypatch.setattr(blaming, "find_gpu_bound", lambda *_: None)
+    assert blaming._by_queue(job, 1.0) == []
+
+
 def test_a_rank_that_meets_somebody_without_records_is_not_compared() -> None:
     met, alone = [[1.0, 2.0]], [[1.0, np.nan]]
     both = np.array([[0, 1]])
@@ -193,7 +214,7 @@ def test_who_costs_less_than_all_wait_for_somebody_without_records_is_not_blamed
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found, job = [blamed(0, 10, 0.2), blamed(0, 10, 0.3, 1)], SimpleNamespace(step_s=4.0)
-    for share, kept in ((0.05, [0, 1]), (0.051, [1]), (0.1, []), (LOSS_FLOOR / 2, [0, 1])):
+    for share, kept in ((0.05, [0, 1]), (0.051, [1]), (0.1, []), (0.0, [0, 1])):
         monkeypatch.setattr(records, "unexplained_wait", lambda _, share=share: share)
         left = _unless_others_wait(job, found)  # type: ignore[arg-type]
         assert [each.worker for each in left] == kept

@@ -12,7 +12,7 @@ from tests.support.simulated_job import Fault, simulate
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.recorded import blamed
 from ingero.core.blame.recorded.charges import classify_lateness
-from ingero.core.blame.recorded.late_host import MIN_STEPS, _at_begin, launches_more
+from ingero.core.blame.recorded.late_host import _at_begin, launches_more
 from ingero.core.blame.recorded.lateness import PlaceTables
 from ingero.core.blame.recorded.spells import Spell
 from ingero.core.blame.records import blame_records
@@ -74,7 +74,7 @@ class Host:
     By default it is 0.1 ms late for each of these milliseconds: it launches more and began in time.
     """
 
-    def __init__(self, steps: int = MIN_STEPS + 1, queue_ms: float = AHEAD_MS) -> None:
+    def __init__(self, steps: int = 17, queue_ms: float = AHEAD_MS) -> None:
         step, place = (each.ravel() for each in np.indices((steps, 3)))
         self.spell = spell(1, steps)
         self.since_ms = np.resize([10.0, 20.0, 30.0], len(step))
@@ -131,7 +131,7 @@ def test_a_host_that_does_not_wait_for_its_gpu_between_steps_says_nothing() -> N
 
 def test_sixteen_whole_steps_and_two_places_are_needed() -> None:
     """The step before the first one only tells when that one began."""
-    assert not Host(steps=MIN_STEPS).launches_more()
+    assert not Host(steps=16).launches_more()
     for column, unknown in (("row_step", -1), ("row_place", -1), ("who", 1)):
         host = Host()
         getattr(host, column)[-1] = unknown

@@ -1,6 +1,7 @@
 """When links are slow, who sends to whom, and what a recorded job says about itself."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,12 +9,21 @@ import numpy as np
 import pytest
 from tests.core.blame.test_links_and_roles import OPS, Row, call, columns
 from tests.core.blame.test_table_rules import lateness, steps_of
+from tests.support.shared_job import shared_job
 
+from ingero.contract.verdict import CauseClass
+from ingero.core.blame import records
 from ingero.core.blame.record_steps import _flag_steps
 from ingero.core.blame.recorded.lateness import _all_share, _flags, _meetings
-from ingero.core.blame.recorded.link_spells import find_link_spell
+from ingero.core.blame.recorded.link_spells import LinkSpell, find_link_spell
+from ingero.core.blame.recorded.loss import Loss
 from ingero.core.blame.recorded_job import RecordedJob
-from ingero.core.blame.transfer import find_slow_links, measure_transfers
+from ingero.core.blame.transfer import (
+    SlowLink,
+    _pairs_apart,
+    find_slow_links,
+    measure_transfers,
+)
 from ingero.core.collectives.columns import Collectives, Recorder
 
 STEPS = 240
@@ -114,6 +124,49 @@ def test_two_ranks_that_send_to_each_other_are_a_link_of_their_own() -> None:
     (link,) = find_slow_links(transfers, 0, 4, 0.010)
     assert (link.members, link.op) == ((4, 5), "Send")
     assert link.ratio == pytest.approx(3.0)
+
+
+def test_receives_alone_show_a_link_too() -> None:
+    """The senders left no records."""
+    given = sends([100, 100, 300, 100])
+    received = given.take(given.has_op({"Recv"}))
+    alone = replace(received, ops=("Recv",), op=np.zeros_like(received.op))
+    found = _pairs_apart(alone)
+    assert found.ops[int(found.op[0])] == "Recv"
+    assert (len(np.unique(found.comm)), set(found.nranks.tolist())) == (4, {2})
+
+
+@pytest.mark.parametrize(("ranks", "named"), [((4,), [4]), ((4, 5), [4, 5]), ((4, 5, 6), [])])
+def test_a_link_names_a_rank_or_both_ends_but_no_whole_node(
+    monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, ...], named: list[int]
+) -> None:
+    given = recorded(range(60, 180))
+    found = find_link_spell(*given, np.full(STEPS, 0.010), 0.010)
+    assert found is not None
+    place = SimpleNamespace(ranks=ranks, text="its link")
+    monkeypatch.setattr(records, "locate_link", lambda *_: place)
+    workers = SimpleNamespace(steps=tuple(range(STEPS)))
+    known: Any = SimpleNamespace(
+        collectives=given[0], measured=SimpleNamespace(workers=workers), world=8,
+        times=lambda *_: None,
+    )  # fmt: skip
+    assert [each.rank for each in records._link_culprits(known, found)] == named
+
+
+def test_where_stages_cost_more_than_a_slow_link_nobody_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = SlowLink(7, "AllReduce", 1000, 3.0, 0.1, 0.004, (0, 1), ())
+    slow = LinkSpell((link,), 0, 20, Loss(0.1, 0.096, 0.004, 0.001))
+    named: Any = [SimpleNamespace(rank=0, cause=CauseClass.NETWORK)]
+    monkeypatch.setattr(records, "find_link_spell", lambda *_: slow)
+    monkeypatch.setattr(records, "_link_culprits", lambda *_: named)
+    for stages_s, cause, culprits in ((0.0, CauseClass.NETWORK, tuple(named)),
+                                      (0.02, CauseClass.STRUCTURAL, ())):  # fmt: skip
+        monkeypatch.setattr(records, "structural_loss", lambda *_, s=stages_s: s)
+        answer = records.blame_records(shared_job(np.zeros((4, 20, 3))), True, "test")
+        assert (answer.cause, answer.culprits) == (cause, culprits)
+        assert answer.loss_s == pytest.approx(max(0.004, stages_s), rel=0.06)
 
 
 def job(given: Collectives, **parts: Any) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.shared_job import TRANSFER_S, shared_job
 
-from ingero.core.blame.record_steps import measure_steps
+from ingero.core.blame.record_steps import _steadiest, measure_steps
 from ingero.core.blame.recorded.grid import build_grid
 from ingero.core.blame.recorded.lateness import measure_places
 from ingero.core.blame.recorded.rhythm import mark_first_calls
@@ -22,6 +22,18 @@ def test_a_step_needs_half_of_the_ranks(without: tuple[int, ...], is_kept: bool)
     measured = measure_steps(columns.take(~lost), True)
     assert (10 in measured.workers.steps) == is_kept
     assert 9 in measured.workers.steps
+
+
+@pytest.mark.parametrize(("scatter_s", "chosen"), [(0.49, 0), (0.51, 2)])
+def test_steps_are_timed_by_another_call_where_that_scatters_far_less(
+    scatter_s: float, chosen: int
+) -> None:
+    """The last call times them, and one that half of the steps lack does not, however steady."""
+    turns = np.resize([0.5, -0.5], 40)
+    lengths = 1.0 + np.outer([scatter_s, 0.0, 1.0], turns)
+    lengths[1, ::2] = np.nan
+    assert _steadiest(lengths, 2).tolist() == lengths[chosen].tolist()
+    assert _steadiest(lengths[2:], 0).tolist() == lengths[2].tolist()
 
 
 def test_own_time_before_a_flag_belongs_to_the_step_behind_it() -> None:
@@ -101,3 +113,13 @@ def test_equal_calls_after_a_pause_of_the_host_begin_a_step(
         assert (marked == (first & is_marked)).all()
     else:
         assert marked.any() == is_marked
+
+
+def test_ranks_that_pause_at_different_calls_have_no_common_first_call() -> None:
+    """Who stops delays the next call of the others, not the same one."""
+    columns = alike(12)
+    assert (mark_first_calls(columns, (0, 1)).size_bytes != columns.size_bytes).any()
+    paused = 2_000_000_000 * ((columns.who == 1) & (columns.seq % 3 == 0))
+    apart = replace(columns, start_ns=columns.start_ns - paused)
+    assert mark_first_calls(apart, (1,)) is not apart, "each has its rhythm"
+    assert mark_first_calls(apart, (0, 1)) is apart

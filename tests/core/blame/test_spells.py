@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.core.blame.test_table_rules import spell, suspect
 
-from ingero.core.blame.recorded.spells import Spell, find_spells
+from ingero.core.blame.recorded import spells
+from ingero.core.blame.recorded.spells import Spell, _excess, _heavy_part, find_spells
 from ingero.core.blame.suspects import WorkerSteps
 
 Floats = NDArray[np.float64]
@@ -29,18 +31,18 @@ def job(steps: int, slow: dict[int, tuple[int, int, float]], count: int = 6) -> 
 
 
 def stretches(own_s: Floats, cohort: list[int] | None = None) -> list[tuple[int, int, int]]:
-    _, spells = find_spells(workers(own_s, cohort))
-    return [(spell.worker, spell.begin, spell.end) for spell in spells]
+    _, found = find_spells(workers(own_s, cohort))
+    return [(each.worker, each.begin, each.end) for each in found]
 
 
 @pytest.mark.parametrize(("begin", "end"), [(300, 700), (0, 400), (250, 1000)])
 def test_a_fault_is_found_with_its_begin_and_end(begin: int, end: int) -> None:
     own = job(1000, {3: (begin, end, 1.2)})
     assert stretches(own) == [(3, begin, end)]
-    _, (spell,) = find_spells(workers(own))
-    assert spell.suspect.excess == pytest.approx(0.2)
-    assert spell.suspect.excess_s == pytest.approx(0.4)
-    assert np.flatnonzero(spell.columns(1000)).tolist() == list(range(begin, end))
+    _, (found,) = find_spells(workers(own))
+    assert found.suspect.excess == pytest.approx(0.2)
+    assert found.suspect.excess_s == pytest.approx(0.4)
+    assert np.flatnonzero(found.columns(1000)).tolist() == list(range(begin, end))
 
 
 def test_a_lasting_fault_is_judged_over_the_whole_recording() -> None:
@@ -74,8 +76,20 @@ def test_the_heavier_of_two_stretches_counts() -> None:
 def test_a_short_stretch_is_a_hiccup(steps: int, length: int, is_found: bool) -> None:
     """Two seconds last, or half of a short recording, but never fewer than 16 steps."""
     own = job(steps, {3: (steps - length, steps, 1.2)})
-    spells = stretches(own)
-    assert ((3, steps - length, steps) in spells) == is_found
+    assert ((3, steps - length, steps) in stretches(own)) == is_found
+
+
+@pytest.mark.parametrize(("step_s", "lasting"), [(0.5, 20), (0.05, 200), (0.01, 200), (4.0, 16)])
+def test_a_lasting_stretch_has_two_hundred_steps_or_ten_seconds(
+    step_s: float, lasting: int
+) -> None:
+    """And sixteen steps at least; shorter ones are found only by the stalls in them."""
+    for length in (lasting - 1, lasting):
+        own = replace(
+            workers(job(1000, {3: (500, 500 + length, 1.2)})), period_s=np.full(1000, step_s)
+        )
+        found = _heavy_part(own, 3, _excess(own))
+        assert (found is not None) == (length == lasting)
 
 
 def test_a_fault_that_just_began_is_a_stretch_and_no_stall() -> None:
@@ -83,6 +97,27 @@ def test_a_fault_that_just_began_is_a_stretch_and_no_stall() -> None:
     assert stretches(own) == [(3, 940, 1000)]
     brief = replace(workers(own), period_s=np.full(1000, 0.03))  # over in less than two seconds
     assert find_spells(brief)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("stalls", "is_slow"),
+    [
+        pytest.param((1, 2, 3, 10, 11, 12, 13, 14, 15, 19), True, id="seven of ten"),
+        pytest.param((1, 2, 3, 4, 10, 11, 12, 13, 14, 19), False, id="six of ten"),
+        pytest.param((1, 2, 3, 10, 11, 12, 13, 14, 15, 20), False, id="one behind its end"),
+        pytest.param((), False, id="it does not stall"),
+    ],
+)
+def test_who_stalls_in_one_stretch_only_is_slow_there(
+    monkeypatch: pytest.MonkeyPatch, stalls: tuple[int, ...], is_slow: bool
+) -> None:
+    part = spell(10, 20)
+    monkeypatch.setattr(spells, "_heavy_part", lambda *_: part)
+    own = workers(job(40, {}))
+    found = spells._stalls_in_a_row(own, own.own_s, suspect(stalls=stalls))
+    assert found == (part if is_slow else None)
+    monkeypatch.setattr(spells, "_heavy_part", lambda *_: spell(10, 20, stalls=(11, 12)))
+    assert spells._stalls_in_a_row(own, own.own_s, suspect(stalls=stalls)) is None
 
 
 def test_a_hiccup_long_before_regular_stalls_is_not_their_beginning() -> None:
@@ -117,18 +152,18 @@ def test_a_worker_is_compared_with_the_others_of_its_role() -> None:
 
 def test_half_a_role_that_becomes_slow_together_has_no_spells() -> None:
     own = job(1000, dict.fromkeys((0, 1, 2), (100, 1000, 1.2)))
-    findings, spells = find_spells(workers(own))
+    findings, found = find_spells(workers(own))
     assert findings.split == (0, 1, 2)
-    assert spells == ()
+    assert found == ()
 
 
 def test_stalls_are_numbered_in_the_steps_of_the_recording() -> None:
     own = job(1000, {})
     own[2, 400:900:10] *= 1.5
-    _, (spell,) = find_spells(workers(own))
-    assert set(spell.suspect.stalls) <= set(range(400, 900, 10))
-    assert len(spell.suspect.stalls) >= 40
-    assert spell.suspect.stall_period == 10
+    _, (found,) = find_spells(workers(own))
+    assert set(found.suspect.stalls) <= set(range(400, 900, 10))
+    assert len(found.suspect.stalls) >= 40
+    assert found.suspect.stall_period == 10
 
 
 def test_a_spell_ends_with_the_records_of_its_worker() -> None:
@@ -154,8 +189,8 @@ def test_a_fault_anywhere_is_found_in_any_unit(
 
 
 def test_columns_are_the_steps_of_the_spell() -> None:
-    _, (spell,) = find_spells(workers(job(300, {3: (0, 300, 1.2)})))
-    part: Spell = replace(spell, begin=2, end=4)
+    _, (found,) = find_spells(workers(job(300, {3: (0, 300, 1.2)})))
+    part: Spell = replace(found, begin=2, end=4)
     assert part.columns(6).tolist() == [False, False, True, True, False, False]
 
 

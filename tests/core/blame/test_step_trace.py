@@ -358,10 +358,11 @@ def test_operations_that_depend_on_each_other_in_a_circle_are_refused() -> None:
         build_graph(trace(rows))
 
 
-def test_ideal_times_are_means_of_compute_and_medians_of_communication() -> None:
-    rows: list[Row] = [(F, 0, 1), (F, 1, 4), ("grads-reduce-scatter", 4, 5)]
-    recorded = trace({0: rows}, {0: [(F, 0, 3), (F, 3, 8), ("grads-reduce-scatter", 8, 10)]},
-                     {0: [(F, 0, 1), (F, 1, 6), ("grads-reduce-scatter", 6, 15)]})  # fmt: skip
+@pytest.mark.parametrize("kind", ["grads-reduce-scatter", "layernorm-grads-all-reduce"])
+def test_ideal_times_are_means_of_compute_and_medians_of_communication(kind: str) -> None:
+    recorded = trace({0: [(F, 0, 1), (F, 1, 4), (kind, 4, 5)]},
+                     {0: [(F, 0, 3), (F, 3, 8), (kind, 8, 10)]},
+                     {0: [(F, 0, 1), (F, 1, 6), (kind, 6, 15)]})  # fmt: skip
     ideal = ideal_times(recorded, recorded.duration_s)[:, :, 0]
     assert ideal[:2] == pytest.approx(np.full((2, 3), 3.0))
     assert ideal[2] == pytest.approx([2.0] * 3)

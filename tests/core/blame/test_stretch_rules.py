@@ -90,6 +90,16 @@ def test_a_spell_of_regular_stalls_reaches_from_the_first_to_the_last() -> None:
     assert _around_stalls(irregular) is irregular
 
 
+@pytest.mark.parametrize(("missed", "begin"), [(80, 100), (81, 200)])
+def test_stalls_that_were_not_seen_in_more_than_eight_periods_are_not_one_spell(
+    missed: int, begin: int
+) -> None:
+    later = range(120 + missed, 120 + missed + 60, 10)
+    given = spell(0, 400, stalls=(100, 110, 120, *later), stall_period=10)
+    found = _around_stalls(given)
+    assert (found.begin, found.end) == (begin + (missed > 80), later[-1] + 10)
+
+
 @pytest.mark.parametrize(
     ("launched", "agreement", "by_hosts", "is_uneven"),
     [
@@ -227,9 +237,9 @@ def test_steps_in_which_two_of_four_stall_are_nobodys() -> None:
     stalls[1] = False
     assert _stalling(stalls, stalls * 1.0, nobody).tolist() == [True, False, False, False]
     stalls[1, :5] = True
-    height = stalls * np.array([[1.0], [0.01], [0.0], [0.0]])
-    alone = _stalling(stalls, height, nobody)
-    assert alone.tolist() == [True, False, False, False], "whose peer only waits for it"
+    for share, is_alone in ((0.34, False), (0.32, True)):  # a third: a peer that waits for it
+        height = stalls * np.array([[1.0], [share], [0.0], [0.0]])
+        assert _stalling(stalls, height, nobody).tolist() == [is_alone, False, False, False]
 
 
 def test_a_stall_is_far_above_the_level_of_its_worker_and_slower_than_peers() -> None:
@@ -277,6 +287,9 @@ def test_limits_and_spreads_of_few_workers() -> None:
     # A slow group: the faster half shows the spread.
     assert _spread(np.array([0.0, 0.0, 0.0, 1.0, 1.0])) == pytest.approx(0.003)
     assert _spread(np.array([0.0, 0.01, 0.02, 1.0, 1.0, 1.0])) == pytest.approx(1.4826 * 0.01)
+    # It is slow from three times that spread on: here 3.5 times, and 2.75 times.
+    assert _spread(np.array([0, 1, 2, 7, 8, 9]) / 100) == pytest.approx(1.4826 * 0.01)
+    assert _spread(np.array([0, 1, 2, 5.5, 6.5, 7.5]) / 100) == pytest.approx(1.4826 * 0.0275)
     assert _spread(np.array([NOT_KNOWN, 0.0, 0.1, 0.2])) == pytest.approx(1.4826 * 0.1)
 
 

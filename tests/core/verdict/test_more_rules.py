@@ -250,7 +250,17 @@ def test_a_sample_has_as_many_steps_as_the_pace_says(frames: int, closes: bool) 
     assert rows.residual_count[0] == (0 if closes else 1)
 
 
-def paced(away: int, steps: int) -> MemberRegistry:
+def test_samples_with_too_few_peers_are_counted_and_left_out() -> None:
+    registry = world()
+    rows = registry.rows
+    members = np.arange(2)
+    batch = make_batch(members, np.ones(2), np.full(2, 1))
+    frame = residuals.Frame(rows.cohort[members], batch)
+    assert residuals.take_frame(registry, frame, 100.0) == 2
+    assert rows.residual_count[:2].tolist() == [0, 0]
+
+
+def paced(away: int, steps: int, span_s: float = np.nan) -> MemberRegistry:
     """Return a cohort with ten steps per sample that had some steps in the last five seconds."""
     registry = world()
     rows, cohorts = registry.rows, registry.cohorts
@@ -258,7 +268,7 @@ def paced(away: int, steps: int) -> MemberRegistry:
     rows.own_scale[:8] = 0.01
     cohorts.frames_per_sample[1], cohorts.sample_s[1], cohorts.paced_away[1] = 10, 1.0, away
     cohorts.window_s[1], cohorts.window_frame[1], cohorts.first_frame_s[1] = 95.0, 0, 0.0
-    cohorts.frames[1] = steps
+    cohorts.frames[1], cohorts.paced_span_s[1], cohorts.span_s[1] = steps, 1.0, span_s
     follow_pace(registry, np.array([1]), 100.0)
     return registry
 
@@ -279,6 +289,21 @@ def test_another_pace_is_followed_when_it_has_lasted(
 ) -> None:
     cohorts = paced(away, steps).cohorts
     assert (cohorts.frames_per_sample[1], cohorts.paced_away[1]) == (per_sample, counted)
+
+
+@pytest.mark.parametrize(
+    ("away", "steps", "per_sample"),
+    [
+        (0, 90, 10), (1, 90, 18),  # in two windows in a row
+        (1, 80, 10), (1, 25, 5), (1, 35, 10),  # from 1.7 times as many or as few on
+    ],
+)  # fmt: skip
+def test_steps_of_the_same_length_that_come_in_other_groups_are_followed_at_once(
+    away: int, steps: int, per_sample: int
+) -> None:
+    registry = paced(away, steps, span_s=1.0)
+    assert registry.cohorts.frames_per_sample[1] == per_sample
+    assert registry.rows.baseline_samples[:8].tolist() == [60] * 8, "and what was learned holds"
 
 
 def test_a_faster_pace_is_learned_anew_and_a_slower_one_is_noisier() -> None:

@@ -9,8 +9,16 @@ from tests.core.verdict.test_job_steps import cohort_table
 from tests.core.verdict.test_verdict_words import CALM, POLICY, world
 
 from ingero.core.verdict.episodes import Episodes
-from ingero.core.verdict.job_steps import close_steps, find_calm, follow_steps
-from ingero.core.verdict.loss import _spread_of_stalls, change_of_step
+from ingero.core.verdict.job_steps import (
+    BLOCK,
+    FORETOLD,
+    _describe,
+    _nearest,
+    close_steps,
+    find_calm,
+    follow_steps,
+)
+from ingero.core.verdict.loss import _between_stalls, _spread_of_stalls, change_of_step
 from ingero.core.verdict.table import (
     FAST,
     FRAMES,
@@ -86,6 +94,31 @@ def test_a_quarter_of_the_steps_of_a_sample_are_quicker_than_its_quick_one(
             follow_steps(cohorts, only, np.array([0]), np.array([span]), np.zeros(1))
         close_steps(cohorts, only)
     assert math.exp(cohorts.step_quick[1, 1]) == pytest.approx(quick_s)
+
+
+def test_what_was_foretold_wrong_is_the_error_of_the_middle_and_of_the_samples_foretold() -> None:
+    """Neighbouring blocks resemble each other in such a job: both errors are wider for it."""
+    dice, walk = np.random.default_rng(219), np.zeros(80)
+    for at in range(1, 80):
+        walk[at] = 0.8 * walk[at - 1] + dice.normal(0, 0.01)
+    found, (_, wrong) = _describe(walk, None, True), _nearest(walk)
+    assert found.inflation > 1.2
+    of_samples = found.noise * found.inflation / math.sqrt(FORETOLD / BLOCK)
+    assert 0 < of_samples < wrong
+    assert math.hypot(found.error, of_samples) == pytest.approx(wrong)
+
+
+@pytest.mark.parametrize(("quick", "noise"), [(4, 0.02), (1, 0.01)])
+def test_the_paces_of_before_and_between_stalls_are_weighted_by_how_well_they_are_known(
+    quick: int, noise: float
+) -> None:
+    """Errors of 0.015 before; 0.015 and 0.02 of the noise between: together 0.025."""
+    before = replace(CALM, error=0.015, noise=noise, inflation=2.0, quick_s=1.0)
+    between = np.full(quick, 0.01)
+    calm_s, error = _between_stalls(before, before, 0.0, between)
+    weight = 0.015**2 / (0.015**2 + 0.025**2)
+    assert math.log(calm_s) == pytest.approx(0.01 * weight)
+    assert error == pytest.approx(0.015 * 0.025 / math.hypot(0.015, 0.025))
 
 
 def test_quick_steps_are_those_without_a_stall() -> None:

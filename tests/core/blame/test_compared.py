@@ -1,0 +1,74 @@
+"""What tells ranks apart: lateness in groups only where own time is open and all groups are met."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.core.blame.test_table_rules import lateness, spell
+
+from ingero.core.blame.recorded import compared
+from ingero.core.blame.recorded.compared import compare_ranks
+
+MEASURED: Any = SimpleNamespace(workers="own time")
+PLACES: Any = "places"
+CALM, SPLIT = SimpleNamespace(split=()), SimpleNamespace(split=(1, 2))
+BY_OWN, BY_GROUP = spell(0, 10, 1), spell(0, 10, 2)
+
+
+def late_in_groups(*codes: int, start: float = 1.0) -> Any:
+    return lateness([[[start] * len(codes)]], group=np.array([codes]))
+
+
+@pytest.fixture
+def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what is found, given (findings, spells) by own time and by lateness in groups."""
+
+    def found(
+        own: Any, in_groups: Any, late: Any, together: Any = None, places: Any = PLACES
+    ) -> Any:
+        def measure(_: Any, __: Any, ___: Any, in_any_group: bool = False) -> Any:
+            return late if in_any_group else together
+
+        judged = {"own time": own, "lateness": in_groups}
+        monkeypatch.setattr(compared, "measure_lateness", measure)
+        monkeypatch.setattr(compared, "as_own_time", lambda *_: "lateness")
+        monkeypatch.setattr(compared, "find_spells", judged.__getitem__)
+        rows: Any = ()
+        return compare_ranks(rows, MEASURED, places)
+
+    return found
+
+
+def test_own_time_that_names_somebody_is_enough(compare: Any) -> None:
+    own = (CALM, (BY_OWN,))
+    assert compare(own, (CALM, (BY_GROUP,)), late_in_groups(0)) == (None, *own)
+
+
+@pytest.mark.parametrize("own", [(CALM, ()), (SPLIT, (BY_OWN,))])
+def test_lateness_in_groups_tells_where_own_time_names_nobody_or_half_of_a_role(
+    compare: Any, own: Any
+) -> None:
+    late = late_in_groups(0, 1)
+    assert compare(own, (CALM, (BY_GROUP,)), late) == (late, CALM, (BY_GROUP,))
+    assert compare(own, (CALM, ()), late) == (None, *own), "nobody is late either"
+    assert compare(own, (SPLIT, (BY_GROUP,)), late) == (None, *own), "or half of a role"
+    assert compare(own, (CALM, (BY_GROUP,)), None) == (None, *own)
+    assert compare(own, (CALM, (BY_GROUP,)), late, places=None) == (None, *own)
+    all_meet = lateness([[[1.0]]])
+    assert compare(own, (CALM, (BY_GROUP,)), all_meet) == (None, *own), "there are no groups"
+
+
+@pytest.mark.parametrize(("code", "is_open"), [(0, True), (1, True), (-1, False)])
+def test_a_group_whose_members_left_no_records_may_hold_the_slow_one(
+    compare: Any, code: int, is_open: bool
+) -> None:
+    own, late = (CALM, ()), late_in_groups(code, start=np.nan)
+    found = compare(own, (CALM, (BY_GROUP,)), late)
+    assert found == ((None, *own) if is_open else (late, CALM, (BY_GROUP,)))
+
+
+def test_where_all_ranks_meet_lateness_decides_by_itself(compare: Any) -> None:
+    together = lateness([[[1.0]]], carried=0.9)
+    by_late = (CALM, (BY_GROUP,))
+    assert compare((CALM, (BY_OWN,)), by_late, None, together) == (together, *by_late)
