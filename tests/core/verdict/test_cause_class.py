@@ -112,6 +112,14 @@ def test_a_gpu_that_never_waits_for_its_host_is_late_by_itself() -> None:
     assert _class_by_lateness(late(4.0, 4.0, 4.0, 4.0, idle=float("nan")), 0, LOSS) is HOST
 
 
+@pytest.mark.parametrize(("queue", "cause"), [(41.0, COMPUTE), (39.0, HOST)])
+def test_a_host_that_is_a_whole_step_ahead_of_its_gpu_is_no_reason(
+    queue: float, cause: CauseClass
+) -> None:
+    rows = late(2.3, 2.3, 2.3, 2.3, queue=(40.0, queue))
+    assert _class_by_lateness(rows, 0, LOSS) is cause
+
+
 def test_steps_before_the_fault_do_not_decide() -> None:
     assert _class_by_lateness(late(4.0, 4.0, 4.0, 4.0, steps=24, slow=5), 0, LOSS) is HOST
     assert _class_by_lateness(late(4.0, 0.0, 0.0, 0.0, steps=24, slow=5), 0, LOSS) is COMPUTE

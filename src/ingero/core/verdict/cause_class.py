@@ -74,6 +74,7 @@ class _Lateness:
     noise: Column
     is_ahead: bool  # the host is as far ahead of its GPU as it was
     is_deep: bool  # it does not wait for its GPU in each step
+    is_fed: bool  # it had enqueued a whole step before the GPU began with it
 
 
 def _class_by_lateness(rows: MemberRows, index: int, loss: Loss) -> CauseClass | None:
@@ -84,7 +85,8 @@ def _class_by_lateness(rows: MemberRows, index: int, loss: Loss) -> CauseClass |
         return None  # or the job waits for it in another way: at exchanges, for instance
     start, beyond = late.start, late.enqueue - late.start
     idle_s = rows.idle_s[index, recent_frames(rows, index)]
-    if np.isfinite(idle_s).any() and np.nanmean(idle_s) < NEVER_IDLE * start:
+    is_idle = not np.isfinite(idle_s).any() or np.nanmean(idle_s) >= NEVER_IDLE * start
+    if late.is_fed or not is_idle:
         return CauseClass.COMPUTE
     if late.is_deep:
         return CauseClass.COMPUTE if late.is_ahead else CauseClass.HOST
@@ -106,23 +108,26 @@ def _measure_lateness(rows: MemberRows, index: int) -> _Lateness | None:
     places = np.arange(max(count - FRAMES, 0), count) % FRAMES
     kept = (rows.start_late_s, rows.enqueue_late_s, rows.near_late_s, rows.far_late_s)
     late = np.stack([column[index, places] for column in kept]) - rows.usual_late_s[index][:, None]
-    late = late[:, np.isfinite(late).all(axis=0)]
-    if late.shape[1] < ALARM_FRAMES:
+    known = np.flatnonzero(np.isfinite(late).all(axis=0))
+    if len(known) < ALARM_FRAMES:
         return None
-    late = late[:, late[START] >= AWAITED * np.quantile(late[START], OF_MOST)]
-    if late.shape[1] < ALARM_FRAMES:
+    most = float(np.quantile(late[START, known], OF_MOST))
+    awaited = known[late[START, known] >= AWAITED * most]
+    if len(awaited) < ALARM_FRAMES:
         return None
+    late = late[:, awaited]
     start, enqueue, near, far = late.mean(axis=1).tolist()
     usual_s, queue_s = float(rows.baseline_queue_s[index]), rows.queue_s[index, places]
-    now_s = float(np.nanmean(queue_s[-max(late.shape[1], QUEUED_STEPS) :]))
+    now_s = float(np.nanmean(queue_s[-max(len(awaited), QUEUED_STEPS) :]))
     return _Lateness(
         start,
         enqueue,
         near,
         far,
-        noise=NOISES * rows.late_noise_s[index] / np.sqrt(late.shape[1]),
+        noise=NOISES * rows.late_noise_s[index] / np.sqrt(len(awaited)),
         is_ahead=usual_s > start and now_s > STILL_AHEAD * usual_s,
         is_deep=bool(usual_s > DEEP * start and rows.queue_noise_s[index] > WANDERS * usual_s),
+        is_fed=bool(np.median(queue_s[awaited]) > rows.span_s[index]),
     )
 
 
