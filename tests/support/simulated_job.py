@@ -49,7 +49,7 @@ class Noise:
     """Scatter of single kernels and launches, and rare pauses of a host.
 
     `step_gpu` and `step_host` scatter whole steps of one rank; `wander` moves the GPUs of all ranks
-    together, from step to step.
+    together, from step to step, and `host_wander` their hosts.
     """
 
     gpu: float = 0.01
@@ -59,6 +59,7 @@ class Noise:
     step_gpu: float = 0.0
     step_host: float = 0.0
     wander: float = 0.0
+    host_wander: float = 0.0
     eager_sends: bool = False  # a send ends without its receiver
     early_ends: bool = False  # sends and receives are recorded without the wait for their data
     # Calls that are made together are one kernel, and its end is noted when the first is done.
@@ -151,7 +152,11 @@ class _Engine:
         self._shape, self._steps, self._faults, self._noise = shape, steps, faults, noise
         self._flag_every = flag_every
         self._dice = _Dice(seed)
-        self._pace = self._wander(steps)
+        self._pace = self._wander(steps, 0.95, noise.wander * 0.3)
+        still = np.ones(steps).tolist()
+        self._launch = (
+            self._wander(steps, 0.999, noise.host_wander * 0.045) if noise.host_wander else still
+        )
         self._ranks = [_Rank() for _ in range(shape.ranks)]
         self._open: dict[tuple[int, ...], _Pending] = {}
         self._flag = Call("AllReduce", 8, WORLD, tuple(range(shape.ranks)), feeds_compute=True)
@@ -181,7 +186,7 @@ class _Engine:
         for step in range(self._steps):
             rank.began.append(rank.host)
             slow = self._pace[step] * self._dice.factor(self._noise.step_gpu)
-            launches, more = self._dice.factor(self._noise.step_host), 0.0
+            launches, more = self._launch[step] * self._dice.factor(self._noise.step_host), 0.0
             for fault in self._faults:
                 if fault.rank == number and fault.hits(step):
                     slow *= 1 + fault.gpu
@@ -211,12 +216,11 @@ class _Engine:
                     yield from self._call(number, calls, step)
         rank.began.append(rank.host)
 
-    def _wander(self, steps: int) -> list[float]:
-        """Return the pace of all GPUs in each step: it moves slowly, and returns."""
-        moves = self._dice.chance.standard_normal(steps) * self._noise.wander * 0.3
+    def _wander(self, steps: int, keep: float, size: float) -> list[float]:
+        """Return the pace of all ranks in each step: it moves slowly, and returns."""
         pace, at = [], 0.0
-        for move in moves.tolist():
-            at = 0.95 * at + move
+        for move in (self._dice.chance.standard_normal(steps) * size).tolist():
+            at = keep * at + move
             pace.append(math.exp(at))
         return pace
 

@@ -1,7 +1,6 @@
 """What is said about a loss: measured, at most, or none; from figures that are given."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from tests.core.verdict.test_verdict_words import CALM, PEERS, POLICY, world
 
 from ingero.core.verdict import loss
 from ingero.core.verdict.events.describe import _loss_of_cohort, _loss_since_high
-from ingero.core.verdict.job_steps import Explained
 from ingero.core.verdict.loss import Change, Loss, change_of_step, measure_loss
 from ingero.core.verdict.table import FAST, STALL
 
@@ -171,17 +169,3 @@ def test_the_loss_of_a_cohort_is_unknown_without_calm_or_without_slow_steps() ->
     faster = cohort_that_slowed(calm=25)
     faster.cohorts.step_log[1, 25:] = -0.5
     assert _loss_of_cohort(faster, 1, 25) == (0.0, True)
-
-
-@pytest.mark.parametrize(
-    ("level", "expected"), [(0.5, 0.0), (0.6, 0.05), (0.4, -0.05), (0.9, 0.2), (0.95, 0.0)]
-)
-def test_what_own_times_of_all_explain_is_not_lost(level: float, expected: float) -> None:
-    """Half of what they moved shows in the steps, unless they reacted to the fault itself."""
-    registry = with_steps(np.full(20, math.log(2.0)), FAST)
-    registry.cohorts.step_level[1, :20] = level
-    calm = replace(CALM, explained=Explained(level=0.5, spread=0.1, slope=0.5, rest=CALM))
-    change = change_of_step(registry, 0, calm)
-    assert change is not None
-    assert change.calm_s == pytest.approx(math.exp(expected), rel=1e-5)
-    assert change.share == pytest.approx(1 - math.exp(expected) / 2, rel=1e-5)

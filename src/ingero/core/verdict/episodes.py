@@ -10,7 +10,13 @@ from ingero.core.robust import Column
 from ingero.core.verdict.decision import Mask, decide, reset_channels
 from ingero.core.verdict.events.job_events import JobEvents
 from ingero.core.verdict.fast_channel import recent_effect
-from ingero.core.verdict.job_steps import CalmSteps, find_calm, mark_restless, rose_at
+from ingero.core.verdict.job_steps import (
+    CalmSteps,
+    find_calm,
+    follow_jump,
+    mark_restless,
+    rose_at,
+)
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.step_channel import find_behind, slow_since
@@ -146,9 +152,10 @@ class Episodes:
         )
 
     def _describe(self, index: int) -> Verdict:
-        return describe_member(
-            self._registry, index, self._policy, self._calm.get(index), self._blamed.get(index)
-        )
+        calm, cohort = self._calm.get(index), int(self._registry.rows.cohort[index])
+        if calm is not None:
+            calm = self._calm[index] = follow_jump(self._registry.cohorts, cohort, calm)
+        return describe_member(self._registry, index, self._policy, calm, self._blamed.get(index))
 
     def _find_calm(self, index: int) -> None:
         """Keep the calm steps before an episode that begins, and mark those since then."""

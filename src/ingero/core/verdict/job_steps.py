@@ -5,6 +5,7 @@ last samples of about a second. Samples taken while a member of the job is suspe
 fleet event, are marked: they say nothing about calm steps.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +32,8 @@ class CalmSteps:
     `noise` is the standard deviation of the median of a BLOCK, `inflation` how much wider the mean
     of blocks spreads because neighbours resemble each other, and `error` the standard error of
     `log_s`. `quick_s` are the quick ones of each sample: where stalls come now and then, such steps
-    go on between them.
+    go on between them. `until` is the sample with which the episode begins, and `is_next` whether
+    the last ones of them were taken just before it.
     """
 
     log_s: float
@@ -41,20 +43,26 @@ class CalmSteps:
     error: float
     explained: "Explained | None"
     quick_s: float = float("nan")
+    until: int = 0
+    is_next: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
     """Calm steps where the own times of all members explain most of what varies.
 
-    A step is longer by `slope` where own times are longer than `level`, which spreads by `spread`;
-    `rest` are the steps without that part.
+    A step is longer by `slope` where own times are longer than `level`; `rest` are the steps
+    without that part. `levels` are the calm own times. When the episode began, they moved by
+    `jump`, as the first `shown` samples of it show, and usually they move by `usual_jump`.
     """
 
     level: float
-    spread: float
     slope: float
     rest: CalmSteps
+    levels: Column
+    jump: float = 0.0
+    usual_jump: float = 0.0
+    shown: int = 0
 
 
 def follow_steps(
@@ -143,15 +151,43 @@ def find_calm(
     `only_near` leaves those out that are too old to foretell the next ones, which takes longer.
     """
     count = int(cohorts.step_samples[cohort])
-    kept = np.arange(max(count - STEP_SAMPLES, 0), min(before, count)) % STEP_SAMPLES
-    kept = kept[cohorts.step_is_calm[cohort, kept] > 0]
-    if len(kept) < MIN_CALM:
+    numbers = np.arange(max(count - STEP_SAMPLES, 0), min(before, count))
+    numbers = numbers[cohorts.step_is_calm[cohort, numbers % STEP_SAMPLES] > 0]
+    if len(numbers) < MIN_CALM:
         return None
+    kept, is_next = numbers % STEP_SAMPLES, bool(before - numbers[-1] <= BLOCK)
     log_s = cohorts.step_log[cohort, kept].astype(np.float64)
     level = cohorts.step_level[cohort, kept].astype(np.float64)
     calm = _describe(log_s, _explain(log_s, level, only_near), only_near)
     quick = cohorts.step_quick[cohort, kept].astype(np.float64)
-    return replace(calm, quick_s=float(np.exp(np.median(quick))))
+    quick_s = float(np.exp(np.median(quick)))
+    return replace(calm, quick_s=quick_s, until=before, is_next=is_next)
+
+
+def follow_jump(cohorts: CohortRows, cohort: int, calm: CalmSteps) -> CalmSteps:
+    """Return calm steps with what own times moved by when the episode began.
+
+    Where they wander, few samples next to its begin show that best, and where they scatter, more.
+    """
+    why, count = calm.explained, int(cohorts.step_samples[cohort])
+    shown = min(count - calm.until, 2 * BLOCK)
+    if why is None or shown <= why.shown or count - calm.until > STEP_SAMPLES:
+        return calm
+    usual, width = min(
+        (_usual_jump(why.levels, width), width) for width in (min(shown, BLOCK), shown)
+    )
+    if not calm.is_next:  # they may have moved since then as far as they ever do
+        usual = max(usual, math.sqrt(2) * float(why.levels.std()))
+    places = np.arange(calm.until, calm.until + width) % STEP_SAMPLES
+    after = float(np.median(cohorts.step_level[cohort, places]))
+    jump = after - float(np.median(why.levels[-width:]))
+    return replace(calm, explained=replace(why, jump=jump, usual_jump=usual, shown=shown))
+
+
+def _usual_jump(levels: Column, width: int) -> float:
+    """Return how far the middle of so many samples usually is from that of those before."""
+    middles = np.median(np.lib.stride_tricks.sliding_window_view(levels, width), axis=1)
+    return float(np.sqrt(((middles[width:] - middles[:-width]) ** 2).mean()))
 
 
 def _describe(log_s: Column, explained: Explained | None, only_near: bool) -> CalmSteps:
@@ -201,9 +237,9 @@ def _explain(log_s: Column, level: Column, only_near: bool) -> Explained | None:
     if power <= 0 or total <= 0 or product <= 0 or product**2 / (power * total) < EXPLAINED:
         return None
     slope = min(product / power, 1.0)  # own time is a part of the step, so it grows no faster
-    middle, spread = float(np.median(level)), float(np.sqrt(power / len(x)))
+    middle = float(np.median(level))
     rest = _describe(log_s - slope * (level - middle), None, only_near)
-    return Explained(middle, spread, slope, rest)
+    return Explained(middle, slope, rest, level)
 
 
 def _clipped(values: Column) -> Column:

@@ -11,7 +11,14 @@ import numpy as np
 
 from ingero.core.cost import loss_per_hour
 from ingero.core.robust import Column, Index
-from ingero.core.verdict.job_steps import BLOCK, CalmSteps, recent_steps, rose_at
+from ingero.core.verdict.job_steps import (
+    BLOCK,
+    FLOOR,
+    CalmSteps,
+    Explained,
+    recent_steps,
+    rose_at,
+)
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.step_channel import slow_since
@@ -19,12 +26,15 @@ from ingero.core.verdict.table import STALL, STEP_SAMPLES
 from ingero.core.verdict.what_if import AT_MOST, job_usd, most_lost, part_of_loss
 
 MIN_LOSS = 0.015  # of a step: a smaller change is no reason to move a rank, and listed as late
-REACTION = 4.0  # spreads: peers whose own times moved further reacted to the fault itself
+MAX_DOUBT = math.log(
+    19
+)  # one jump in twenty is work, however rare it was: work also changes at once
 WINDOW = 60  # samples of slow steps that are compared: the latest minute
 LEAST_ALARM = 2 * MIN_LOSS  # where steps do not decide, less than this at most is listed as late
 # What was said of a member stays until the change is this many times as clear: it does not flap.
 STAY = 2.0
 OTHER_PACE = 0.015  # of a step: jobs run so much faster or slower between stalls than without any
+FAR = 4.0  # errors of calm steps
 AWAY = 2.0  # errors: steps between stalls that are further from calm ones have stalls themselves
 HIDDEN = 0.001  # of a step: a slower GPU model makes the job wait for longer anyway
 
@@ -76,7 +86,7 @@ def measure_loss(
         lengths = (None, None) if change is None else (change.calm_s, change.slow_s)
         return Loss(share, error, is_late, price, *lengths)
 
-    change = None if calm is None else change_of_step(registry, index, calm)
+    change = None if calm is None else change_of_step(registry, index, calm, most)
     # In pipelines own times are small and far from regular: what stalls add to them says little.
     is_small = rows.channel[index] == STALL and registry.slowest_model_s(index) == 0
     is_hidden = most < HIDDEN and not is_small
@@ -106,10 +116,13 @@ def _is_unchanged(change: Change, most: float) -> bool:
     return most < LEAST_ALARM or change.share + errors * change.error < max(most, MIN_LOSS)
 
 
-def change_of_step(registry: MemberRegistry, index: int, calm: CalmSteps) -> Change | None:
+def change_of_step(
+    registry: MemberRegistry, index: int, calm: CalmSteps, waited: float = 0.0
+) -> Change | None:
     """Compare the steps since a member became slow with calm ones; None without such steps.
 
     Medians are compared where it is slow all the time, and means where it stalls now and then.
+    `waited` is the share of a step that its peers wait for it at most.
     """
     rows, cohorts = registry.rows, registry.cohorts
     is_stall = rows.channel[index] == STALL
@@ -118,12 +131,12 @@ def change_of_step(registry: MemberRegistry, index: int, calm: CalmSteps) -> Cha
     log_s, level, quick = recent_steps(cohorts, int(rows.cohort[index]), since, most)
     if not len(log_s):
         return None
-    before, expected = calm, 0.0
-    why = calm.explained
-    if why is not None:
-        moved = float(np.median(level)) - why.level
-        if abs(moved) <= REACTION * why.spread:
-            before, expected = why.rest, why.slope * moved
+    before, expected, unsure = calm, 0.0, 0.0
+    if calm.explained is not None:
+        before = calm.explained.rest
+        grown = float(np.median(log_s)) - calm.log_s
+        moved = float(np.median(level)) - calm.explained.level
+        expected, unsure = _explained_by_work(calm.explained, moved, max(waited, abs(grown)))
     spread = before.noise * before.inflation / math.sqrt(max(len(log_s) / BLOCK, 1.0))
     if is_stall:
         slow_s, spread = float(np.exp(log_s).mean()), max(spread, _spread_of_stalls(log_s))
@@ -132,7 +145,27 @@ def change_of_step(registry: MemberRegistry, index: int, calm: CalmSteps) -> Cha
         slow_s, error = math.exp(float(np.median(log_s))), before.error
         calm_s = math.exp(before.log_s + expected)
     share = 1 - calm_s / slow_s
-    return Change(share, calm_s / slow_s * math.hypot(error, spread), calm_s, slow_s)
+    return Change(share, calm_s / slow_s * math.hypot(error, spread, unsure), calm_s, slow_s)
+
+
+def _explained_by_work(why: Explained, moved: float, reaction: float) -> tuple[float, float]:
+    """Return by how much steps would be longer without the fault, and its standard error, in logs.
+
+    Own times of all members moved by `moved`: they have other work now, or they react to the fault.
+    Peers that wait for a slow host earn back what they wait, and ranks that share a GPU slow each
+    other down, by about `reaction` of a step at most. Either begins with the fault, so only the
+    jump at its begin is in doubt. It is work alone, as large as calm jumps are, or both; each is as
+    likely before it is seen.
+    """
+    jump = why.slope * why.jump
+    usual = max(why.slope * why.usual_jump, FLOOR)
+    both = math.hypot(usual, reaction)
+    doubt = ((jump / usual) ** 2 - (jump / both) ** 2) / 2 + math.log(usual / both)
+    only_work = 1 / (1 + math.exp(min(doubt, MAX_DOUBT)))
+    of_both = (usual / both) ** 2  # the part of a jump that is work, if both are in it
+    work = jump * (only_work + (1 - only_work) * of_both)
+    unsure = (1 - only_work) * (only_work * (jump * (1 - of_both)) ** 2 + of_both * reaction**2)
+    return why.slope * moved - jump + work, math.sqrt(unsure)
 
 
 def _spread_of_stalls(log_s: Column) -> float:
@@ -154,7 +187,7 @@ def _between_stalls(
     far = math.log(before.mean_s) + expected
     near = float(np.median(quick)) + math.log(calm.mean_s / calm.quick_s)
     error = math.hypot(OTHER_PACE, calm.noise * calm.inflation / math.sqrt(max(len(quick), 1)))
-    if not abs(near - far) <= REACTION * before.error + AWAY * error:  # or it is not known
+    if not abs(near - far) <= FAR * before.error + AWAY * error:  # or it is not known
         return math.exp(far), before.error
     weights = 1 / before.error**2, 1 / error**2
     both = (weights[0] * far + weights[1] * near) / sum(weights)
