@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -23,6 +24,7 @@ from tests.support.wire_attempts import (
     peak_bytes,
 )
 
+from ingero.cli.show.logs import set_up_logging
 from ingero.fleet.app import FleetService
 from ingero.transport.listen import parse_address
 
@@ -106,8 +108,14 @@ async def _get(url: str) -> bytes:
         return await reply.read()
 
 
-async def test_http2_that_no_client_sends() -> None:
+async def test_http2_that_no_client_sends(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HTTP/2 floods on the gRPC listener: calls of others are answered meanwhile and after."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
+    set_up_logging()
+    logging.root.addHandler(caplog.handler)
     async with running() as fleet:
         for sent in http2_floods().values():
             async with unharmed(fleet):
@@ -118,3 +126,4 @@ async def test_http2_that_no_client_sends() -> None:
                 async with grpc.aio.insecure_channel(fleet.addresses["grpc"]) as channel:
                     await channel.unary_unary(METRICS)(protobuf("honest", 0.9), timeout=PATIENCE_S)
                 writer.transport.abort()
+    assert "Traceback" not in caplog.text, "a sender cannot fill the log"

@@ -86,12 +86,24 @@ ODD_JSON = {
 }
 
 
+_NO_WINDOW = b"\x00\x04" + bytes(4)  # the initial window of a stream
+
+
 def rapid_resets(call: bytes, count: int) -> bytes:
     """Calls that are cancelled as soon as they are made."""
     cancel = b"\x00\x00\x00\x08"
     return b"".join(
         h2.frame(h2.HEADERS, h2.END_HEADERS, stream, call)
         + h2.frame(h2.RST_STREAM, 0, stream, cancel)
+        for stream in range(1, 2 * count, 2)
+    )
+
+
+def calls_with(call: bytes, message: bytes, count: int = 1000) -> bytes:
+    """Calls that all send one message."""
+    return b"".join(
+        h2.frame(h2.HEADERS, h2.END_HEADERS, stream, call)
+        + h2.frame(h2.DATA, h2.END_STREAM, stream, message)
         for stream in range(1, 2 * count, 2)
     )
 
@@ -107,6 +119,9 @@ def http2_floods(**headers: str) -> dict[str, bytes]:
         "headers without end": h2.frame(h2.HEADERS, 0, 1, call)
         + h2.frame(h2.CONTINUATION, 0, 1, h2.headers(a="x" * 100)) * 3000,
         "long headers": h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.headers(a="x" * 16_000)),
+        "replies that nobody reads": h2.frame(h2.SETTINGS, 0, 0, _NO_WINDOW)
+        + calls_with(call, b"\x00" + bytes(4)),
+        "wrong compression": calls_with(call, b"\x01\x00\x00\x00\x04abcd"),
         "settings": h2.frame(h2.SETTINGS, 0, 0) * 10_000,
         "pings": h2.frame(h2.PING, 0, 0, bytes(8)) * 10_000,
         "empty data": h2.frame(h2.HEADERS, h2.END_HEADERS, 1, call)

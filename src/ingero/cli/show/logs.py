@@ -54,10 +54,18 @@ def set_up_logging(level: str = "info", file: Path | None = None) -> None:
     # Invalid requests must not fill the log; the replies to them are counted.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").addFilter(_is_error)
+    # One such record for each call whose message was damaged or whose sender went away.
+    logging.getLogger("grpc._cython.cygrpc").addFilter(
+        lambda record: _kind(record) != "ExecuteBatchError"
+    )
 
 
 def _is_error(record: logging.LogRecord) -> bool:
     """Return False for a request that was cancelled because the service stops."""
+    return _kind(record) != "CancelledError"
+
+
+def _kind(record: logging.LogRecord) -> str:
+    """Return the name of the error: not every process that logs has its class."""
     kind = record.exc_info[0] if record.exc_info else None
-    # by name, because not every process that logs needs asyncio
-    return kind is None or kind.__name__ != "CancelledError"
+    return kind.__name__ if kind else ""

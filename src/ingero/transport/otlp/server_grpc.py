@@ -1,6 +1,5 @@
 """OTLP over gRPC: the three Export services on raw bytes, with reloading of certificates."""
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from ingero.transport.admission import Admission
 from ingero.transport.bearer import AUTHORIZATION
 from ingero.transport.connections import GRPC_SHARE, share_of_files
 from ingero.transport.listen import parse_address, plain_peer, port_holder
+from ingero.transport.otlp.calls import CallsUnderWay, MessageReader, Peer
 from ingero.transport.otlp.server_http import (
     GRPC_CODES,
     INTERNAL,
@@ -56,9 +56,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
-MAX_UNFINISHED_MESSAGES: Final = 64
-MESSAGE_S: Final = 10.0  # from the call to the end of its message
-STALLED_S: Final = 0.25  # the same while other calls wait
+_TOO_MANY: Final = "too many calls at once"
 log = logging.getLogger(__name__)
 
 
@@ -70,6 +68,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         self._admission = admission
         self._max_running = max_running
         self._running = 0
+        self._calls = CallsUnderWay()
         self._messages = MessageReader()
         self._handlers = {
             path: grpc.stream_unary_rpc_method_handler(self._export(kind))
@@ -94,14 +93,18 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         """Admit the sender by its metadata, then read its message, then pass it on."""
         metadata = dict(context.invocation_metadata() or ())
         cluster, wait = metadata.get(CLUSTER_HEADER), WAIT_HEADER in metadata
-        address = peer_address(context.peer())
+        connection = context.peer()
+        address = peer_address(connection)
+        peer = Peer(address_group(address), connection)
+        if not self._calls.enter(peer, context):
+            return Reply(429, message=_TOO_MANY, retry_after_s=1)
         sender = self._service.admit(metadata.get(AUTHORIZATION), address)
         if isinstance(sender, Reply):
             return replace(sender, headers=tuple(self._service.headers_for(cluster, None)))
         try:
-            body = await self._messages.read(context)
+            body = await self._messages.read(context, peer)
             inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, sender, address, wait)
-            reply = await self._pass_on(inbound, address_group(address))
+            reply = await self._pass_on(inbound, peer.address)
         except MalformedPush as error:
             reply = Reply(400, message=str(error))
         except TooLarge as error:
@@ -115,7 +118,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
     async def _pass_on(self, inbound: Inbound, address: str) -> Reply:
         size = len(inbound.body)
         if self._running >= self._max_running or not self._admission.has_room(address, size):
-            return Reply(429, message="too many calls at once", retry_after_s=1)
+            return Reply(429, message=_TOO_MANY, retry_after_s=1)
         self._running += 1
         self._admission.hold(address, size)
         try:
@@ -123,48 +126,6 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         finally:
             self._running -= 1
             self._admission.hold(address, -size)
-
-
-class MessageReader:
-    """Reads the messages of calls, a bounded number at once.
-
-    gRPC buffers a message in full once it is asked for. Calls beyond the limit wait for a slot;
-    while any waits, the others have less time to finish their message.
-    """
-
-    def __init__(self, max_at_once: int = MAX_UNFINISHED_MESSAGES) -> None:
-        self._slots = asyncio.Semaphore(max_at_once)
-        self._unhurried: dict[asyncio.Timeout, float] = {}  # since when each call reads
-        self._waiting = 0
-
-    async def read(self, context: Any) -> bytes:
-        """Return the message of a call; raise TimeoutError or MalformedPush."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(MESSAGE_S) as deadline:
-            if self._slots.locked():
-                self._hurry_all()
-            self._waiting += 1
-            try:
-                await self._slots.acquire()
-            finally:
-                self._waiting -= 1
-            self._unhurried[deadline] = loop.time()
-            if self._waiting:
-                self._hurry_all()
-            try:
-                message = await context.read()
-            finally:
-                self._unhurried.pop(deadline, None)
-                self._slots.release()
-        if not isinstance(message, bytes):
-            raise MalformedPush("the call has no message")
-        return message
-
-    def _hurry_all(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        for deadline, since_s in self._unhurried.items():
-            deadline.reschedule(max(now_s, since_s + STALLED_S))
-        self._unhurried.clear()
 
 
 @lru_cache(maxsize=4096)  # of a connection, each of whose calls asks again
