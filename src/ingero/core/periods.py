@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 _REGULAR = 0.6
+_SPREAD = 0.2  # of the period: by so much gaps may differ from it, half of them by less
 _MAX_MISSED = 32  # stalls that may go unseen between two that were seen
 
 
@@ -16,6 +17,18 @@ def stall_period(steps: Sequence[int]) -> int | None:
     middle = float(np.median(gaps))
     regular = float(np.mean(np.abs(gaps - middle) <= max(1.0, 0.1 * middle)))
     return round(middle) if middle > 1 and regular >= _REGULAR else None
+
+
+def missed_period(steps: Sequence[int]) -> int | None:
+    """Return the period of stalls of which some go unseen: a missed one doubles a gap."""
+    gaps = np.diff(np.asarray(steps)).astype(np.float64)
+    if not len(gaps):
+        return None
+    period = float(np.median(gaps))
+    gaps /= np.maximum(np.rint(gaps / max(period, 1.0)), 1.0)
+    period = float(np.median(gaps))
+    spread = float(np.median(np.abs(gaps - period)))
+    return round(period) if period >= 2 and spread <= _SPREAD * period else None
 
 
 def sampled_period(stalls: Sequence[int], observed: Sequence[int]) -> int | None:

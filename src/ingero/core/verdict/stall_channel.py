@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.core.periods import missed_period
 from ingero.core.robust import Column, Index, group_medians
 from ingero.core.verdict.fast_channel import CAP
 from ingero.core.verdict.table import ONSETS, CohortRows, MemberRows
@@ -152,10 +153,4 @@ def stall_period(rows: MemberRows, member: int) -> int | None:
     count = int(rows.onset_count[member])
     if count < MIN_ONSETS:
         return None
-    onsets = np.sort(rows.onsets[member][: min(count, ONSETS)])
-    gaps = np.diff(onsets).astype(np.float64)
-    period = float(np.median(gaps))
-    turns = np.maximum(np.rint(gaps / max(period, 1.0)), 1.0)  # a missed stall doubles a gap
-    period = float(np.median(gaps / turns))
-    spread = float(np.median(np.abs(gaps / turns - period)))
-    return round(period) if period >= 2 and spread <= 0.2 * period else None
+    return missed_period(np.sort(rows.onsets[member][: min(count, ONSETS)]).tolist())

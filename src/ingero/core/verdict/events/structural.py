@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ingero.core import periods
 from ingero.core.durations import readable_seconds
 from ingero.core.verdict.baseline import is_refined
 from ingero.core.verdict.members import MemberRegistry
@@ -19,8 +20,7 @@ MODEL_GAP = 0.10  # of own time: smaller differences between GPU models are left
 # Work that a job does every so many steps (checkpoint, evaluation, logging), not a fault of a host.
 MIN_PERIOD = 50
 EXACT = 0.02  # of the period: work counted in steps is punctual
-RECURRING = 3  # slow periods with equal gaps show a period
-EQUAL = 0.1  # of the gap: lengths of evaluations differ a little
+RECURRING = 3  # slow periods: both gaps between them must be equal
 MIN_LOSS = 0.005  # of the time: less is not worth an event
 
 
@@ -151,12 +151,8 @@ class Recurrences:
 
     def period_of(self, member: int) -> int | None:
         """Return the steps between slow periods that come regularly."""
-        gaps = np.diff(self.begins.get(member, []))
-        if len(gaps) < RECURRING - 1:
-            return None
-        middle = float(np.median(gaps))
-        is_regular = middle >= MIN_PERIOD and np.abs(gaps - middle).max() <= EQUAL * middle
-        return round(middle) if is_regular else None
+        period = periods.stall_period(self.begins.get(member, []))
+        return None if period is None or period < MIN_PERIOD else period
 
     def forget(self, member: int) -> None:
         """Drop a member that is gone."""
