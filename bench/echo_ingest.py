@@ -20,6 +20,7 @@ import numpy as np
 import uvloop
 from tests.support.echo_process import TOKEN, EchoProcess
 
+from bench.echo_decode import decode_rows_of_table
 from bench.echo_load import Bodies, Measured, load
 from bench.table import finish, judge, print_table
 from ingero.contract.otlp.columns import new_columns
@@ -162,7 +163,19 @@ def main() -> None:
             "errors",
         )
         print_table("Echo ingest: acknowledged after it is durable", header, table)
-        status = judge(requirements(reference, echo, insert_rate, sync_p99))
+        decoded = decode_rows_of_table()
+        header = ("", "bytes", "check µs", "decode µs", "purely µs")
+        print_table("CPU per event of one kind, in requests of 1,000 events", header, decoded)
+        status = judge(
+            [
+                *requirements(reference, echo, insert_rate, sync_p99),
+                (
+                    "every kind of event is decoded at least 5x as fast as purely",
+                    all(purely >= 5 * compiled for *_, compiled, purely in decoded),
+                    f"{min(purely / compiled for *_, compiled, purely in decoded):.1f}x at least",
+                ),
+            ]
+        )
     if importlib.util.find_spec("bench.echo_questions"):  # stock questions on 10 million events
         status |= importlib.import_module("bench.echo_questions").run()
     finish(status)

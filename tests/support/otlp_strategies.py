@@ -1,11 +1,15 @@
 """Hypothesis strategies for whole OTLP requests, small but touching every field."""
 
+import math
 from typing import get_args, get_origin, get_type_hints
 
 import msgspec
 from hypothesis import strategies as st
 
+from ingero.contract.names import CAUSAL_CHAIN_ID as CHAIN
 from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.otlp.rows import Signal
 
 texts = st.text(st.characters(codec="utf-8"), max_size=4)
 times = st.integers(0, 2**64 - 1)
@@ -73,3 +77,147 @@ def _field(hint: object) -> st.SearchStrategy:
         otlp.AnyValue: any_values(),
     }
     return scalars[hint] if hint in scalars else values(hint)
+
+
+# Requests of the shapes that senders use, which compiled code reads by itself: by kind, the signal
+# and the body.
+_names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
+_plain_attributes = st.builds(
+    lambda found, chain: otlp.attributes(found | ({} if chain is None else {CHAIN: chain})),
+    st.dictionaries(_names, texts | st.integers(-(2**63), 2**63 - 1), max_size=3),
+    st.none() | texts,
+)
+_numbers = st.floats().filter(lambda value: value != 0 or math.copysign(1, value) > 0)
+_shared = {
+    "attributes": _plain_attributes,
+    "time_unix_nano": times,
+    "start_time_unix_nano": times,
+    "flags": st.integers(0, 3),
+}
+_totals = {"count": times, **dict.fromkeys(("sum", "min", "max"), st.none() | st.floats())}
+_counts = st.lists(times, max_size=3).map(tuple)
+_buckets = st.none() | st.builds(
+    otlp.Buckets, offset=st.integers(-(2**31), 2**31 - 1), bucket_counts=_counts
+)
+_points = {
+    "histogram": st.builds(
+        otlp.HistogramPoint,
+        **_shared,
+        **_totals,
+        bucket_counts=_counts,
+        explicit_bounds=st.lists(st.floats(), max_size=3).map(tuple),
+    ),
+    "exponential_histogram": st.builds(
+        otlp.ExponentialHistogramPoint,
+        **_shared,
+        **_totals,
+        scale=st.integers(-(2**31), 2**31 - 1),
+        zero_count=times,
+        zero_threshold=_numbers,
+        positive=_buckets,
+        negative=_buckets,
+    ),
+    "summary": st.builds(
+        otlp.SummaryPoint,
+        **_shared,
+        count=times,
+        sum=_numbers,
+        quantile_values=st.lists(
+            st.builds(otlp.Quantile, quantile=_numbers, value=_numbers), max_size=2
+        ).map(tuple),
+    ),
+    "gauge": st.builds(otlp.NumberPoint, **_shared, as_double=st.none() | st.floats()),
+}
+_HOLDERS = {
+    "histogram": otlp.Histogram,
+    "exponential_histogram": otlp.ExponentialHistogram,
+    "summary": otlp.Summary,
+    "gauge": otlp.Gauge,
+}
+_ids = {"trace_id": st.sampled_from(["", "0a" * 16]), "span_id": st.sampled_from(["", "fb" * 8])}
+_records = st.builds(
+    otlp.LogRecord,
+    **_ids,
+    time_unix_nano=times,
+    observed_time_unix_nano=times,
+    severity_number=st.integers(0, 30),
+    severity_text=texts,
+    body=st.none()
+    | st.recursive(
+        texts | st.none() | st.booleans() | st.floats(),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_names, inner, max_size=2),
+        max_leaves=4,
+    ).map(otlp.any_value),
+    attributes=_plain_attributes
+    | texts.map(lambda name: otlp.attributes({"event.name": name, "n": 1})),
+    flags=st.integers(0, 2**32 - 1),
+    dropped_attributes_count=st.integers(0, 2**32 - 1),
+    event_name=texts,
+)
+_spans = st.builds(
+    otlp.Span,
+    **_ids,
+    parent_span_id=st.sampled_from(["", "c4" * 8]),
+    name=texts,
+    trace_state=texts,
+    kind=st.integers(0, 5),
+    flags=st.integers(0, 2**32 - 1),
+    start_time_unix_nano=times,
+    end_time_unix_nano=times,
+    attributes=_plain_attributes,
+    status=st.none() | st.builds(otlp.SpanStatus, message=texts, code=st.integers(0, 2)),
+    events=st.lists(
+        st.builds(
+            otlp.SpanEvent,
+            time_unix_nano=times,
+            name=texts,
+            attributes=_plain_attributes,
+            dropped_attributes_count=st.integers(0, 9),
+        ),
+        max_size=2,
+    ).map(tuple),
+    links=st.lists(
+        st.builds(
+            otlp.SpanLink,
+            **_ids,
+            trace_state=texts,
+            attributes=_plain_attributes,
+            flags=st.integers(0, 9),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+
+
+def _metrics(kind: str, points: list[otlp.Value], temporality: int) -> tuple[Signal, bytes]:
+    holder = _HOLDERS[kind](data_points=tuple(points))
+    if hasattr(holder, "aggregation_temporality"):
+        holder = msgspec.structs.replace(holder, aggregation_temporality=temporality)
+    scope = otlp.ScopeMetrics(
+        scope=otlp.Scope(name="é"), metrics=(otlp.Metric(name="m", unit="ms", **{kind: holder}),)
+    )
+    resource = otlp.ResourceMetrics(resource=_who, scope_metrics=(scope,))
+    return Signal.METRICS, encode_protobuf(otlp.MetricsRequest(resource_metrics=(resource,)))
+
+
+def _logs(records: list[otlp.LogRecord]) -> tuple[Signal, bytes]:
+    scope = otlp.ScopeLogs(scope=otlp.Scope(name="s"), log_records=tuple(records))
+    resource = otlp.ResourceLogs(resource=_who, scope_logs=(scope,))
+    return Signal.LOGS, encode_protobuf(otlp.LogsRequest(resource_logs=(resource,)))
+
+
+def _traces(spans: list[otlp.Span]) -> tuple[Signal, bytes]:
+    scope = otlp.ScopeSpans(spans=tuple(spans))
+    resource = otlp.ResourceSpans(resource=_who, scope_spans=(scope,))
+    return Signal.TRACES, encode_protobuf(otlp.TracesRequest(resource_spans=(resource,)))
+
+
+_who = otlp.Resource(attributes=otlp.attributes({"ingero.node.id": "n", "ingero.rank": 3}))
+COMMON: dict[str, st.SearchStrategy[tuple[Signal, bytes]]] = {
+    **{
+        kind: st.builds(_metrics, st.just(kind), st.lists(points, max_size=2), st.integers(0, 2))
+        for kind, points in _points.items()
+    },
+    "logs": st.lists(_records, max_size=3).map(_logs),
+    "spans": st.lists(_spans, max_size=3).map(_traces),
+}

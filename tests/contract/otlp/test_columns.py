@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.batches import rows_of
 from tests.support.compiled import needs_codecs
-from tests.support.otlp_strategies import values
+from tests.support.otlp_strategies import COMMON, values
 
+from ingero.contract.otlp import columns as otlp_columns
+from ingero.contract.otlp import limits as otlp_limits
 from ingero.contract.otlp import rows as otlp_rows
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
@@ -116,14 +118,24 @@ def test_any_request_agrees(data: st.DataObject, signal: Signal) -> None:
 
 
 @needs_codecs
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(sorted(COMMON)))
+def test_other_common_requests_agree_without_the_pure_decoder(
+    data: st.DataObject, kind: str
+) -> None:
+    signal, body = data.draw(COMMON[kind])
+    pure = (lambda *_: pytest.fail("left to the pure decoder"), *otlp_columns._PURE_FUNCTIONS[1:])
+    found = outcome(otlp_columns.CompiledColumns(pure), signal, body)
+    assert found == outcome(PureColumns(), signal, body)
+    agree(signal, body)
+
+
+@needs_codecs
 @settings(max_examples=300, deadline=None)
-@given(common_points, st.data())
-def test_damaged_bytes_agree(points: tuple, data: st.DataObject) -> None:
-    body = bytearray(
-        request(
-            otlp.Metric(name="m", gauge=otlp.Gauge(data_points=points)), **{"ingero.node.id": "n"}
-        )
-    )
+@given(st.data(), st.sampled_from(sorted(COMMON)))
+def test_damaged_bytes_agree(data: st.DataObject, kind: str) -> None:
+    signal, sound = data.draw(COMMON[kind])
+    body = bytearray(sound)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(body) - 1))
         what = data.draw(st.sampled_from(["flip", "cut", "insert"]))
@@ -134,13 +146,44 @@ def test_damaged_bytes_agree(points: tuple, data: st.DataObject) -> None:
         else:
             del body[at:]
             break
-    agree(Signal.METRICS, bytes(body))
+    agree(signal, bytes(body))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=40), st.sampled_from(list(SIGNALS)))
 def test_arbitrary_bytes_are_refused_or_agree(body: bytes, signal: Signal) -> None:
     agree(signal, body)
+
+
+@needs_codecs
+@pytest.mark.parametrize("signal", [Signal.TRACES, Signal.LOGS])
+def test_records_are_checked_against_the_limits_before_they_are_read(signal: Signal) -> None:
+    """Compiled code reads them, and refuses what the pure decoder refuses, in the same words."""
+    field = b"\x2a" if signal == Signal.TRACES else b"\x1a"  # the name, the severity
+    text = field + varint(otlp_limits.MAX_TEXT_BYTES + 1) + b"x" * (otlp_limits.MAX_TEXT_BYTES + 1)
+    for items, expected in (
+        ([b"\x12" + varint(len(text)) + text], "a text of more than 1048576 bytes"),
+        ([b"\x12\x00"] * 201_000, "more than 200000 events"),
+        ([b"\x12\x00"] * 300_001, "more than 600000 fields"),
+    ):
+        scope = b"".join(items)
+        inner = b"\x0a\x00\x12" + varint(len(scope)) + scope
+        body = b"\x0a" + varint(len(inner)) + inner
+        for columns in (new_columns(), PureColumns()):
+            with pytest.raises(TooLarge, match=expected):
+                columns.check(signal, body)
+
+
+@needs_codecs
+def test_many_numbers_in_one_value_are_too_many_fields() -> None:
+    """Compiled code counts fields before it reads a value that holds others."""
+    numbers = otlp.any_value([0] * 300_000)
+    attribute = otlp.KeyValue(key="a", value=numbers)
+    points = (point(as_double=1.0, attributes=(attribute,)),)
+    body = request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=points)))
+    for columns in (new_columns(), PureColumns()):
+        with pytest.raises(TooLarge, match="more than 600000 fields"):
+            columns.check(Signal.METRICS, body)
 
 
 @needs_codecs

@@ -5,7 +5,7 @@ from libc.math cimport NAN
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset, strlen
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
@@ -21,5 +21,8 @@ include "own_times.pxi"
 include "spelling.pxi"
 include "column_buffers.pxi"
 include "column_rows.pxi"
+include "column_values.pxi"
+include "column_points.pxi"
+include "column_records.pxi"
 include "columns.pxi"
 include "perfetto.pxi"

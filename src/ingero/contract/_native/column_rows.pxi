@@ -3,10 +3,6 @@
 # Imported by the first `take`: commands and pushes never build columns, and numpy takes 0.1 s.
 _np = None
 
-cdef inline void cut_to_rows(OcBuffer* buffer, size_t width, size_t rows) noexcept:
-    buffer.size = width * rows
-
-
 cdef class TakenOctets:
     """What a buffer held, for an array to read; it is not copied, and the buffer starts anew."""
 
@@ -40,37 +36,43 @@ cdef object oc_array(OcBuffer* buffer, dtype):
     return _np.frombuffer(octets, dtype)
 
 
+# octets of one value, in the order of the buffers of ColumnRows from `context` to `detail_valid`
+cdef size_t[20] OC_WIDTHS
+OC_WIDTHS[:] = [4, 8, 4, 8, 8, 8, 8, 8, 8, 4, 4, 4, 1, 1, 1, 1, 1, 1, 1, 1]
+
+
 cdef class ColumnRows:
     """Columns as octets. A request that turns out to be unusual is taken back with `back_to`."""
 
-    # `clear` and `__dealloc__` walk from the first of these buffers to the last.
-    cdef OcBuffer context, context_shared, seq, idx, received, ts, ts_valid, start, start_valid
-    cdef OcBuffer real, real_valid, whole, whole_valid, total, total_valid
-    cdef OcBuffer chain, chain_ends, chain_valid, attrs, attrs_ends, attrs_valid
-    cdef OcBuffer detail, detail_ends, detail_valid
-    cdef size_t rows, request_start, request_parts, max_rows, not_finite, resource_octets
-    cdef size_t shared, max_shared
+    # Of each row, all with room for `row_capacity` rows. A column of texts has the end of each.
+    cdef OcBuffer context, seq, idx, received, ts, start, real, whole, total
+    cdef OcBuffer chain_ends, attrs_ends, detail_ends
+    cdef OcBuffer ts_valid, start_valid, real_valid, whole_valid, total_valid
+    cdef OcBuffer chain_valid, attrs_valid, detail_valid
+    cdef OcBuffer chain, attrs, detail, context_shared
+    cdef size_t rows, row_capacity, request_start, request_parts, max_rows, not_finite
+    cdef size_t shared, max_shared, resource_octets
     cdef int64_t request_seq, request_received
-    cdef bint spelled_out
+    cdef bint is_kept  # `check` leaves it false: nothing is written then
     cdef list contexts, resources
     cdef dict context_ids, resource_ids
-    cdef object decode_rows, decode_resource, sum_kind, too_many_rows, shared_octets
-    cdef object too_much_shared
+    cdef object decode_rows, decode_resource, metric_kind, too_many_rows, shared_octets
+    cdef object too_much_shared, check_limits
     cdef object new_context, new_batch, new_numbers, new_texts
 
     def __cinit__(self, pure):
-        (self.decode_rows, self.decode_resource, self.new_context, self.sum_kind,
-         self.too_many_rows, self.max_rows, self.shared_octets, self.too_much_shared,
-         self.max_shared, self.new_batch, self.new_numbers, self.new_texts) = pure
+        (self.decode_rows, self.decode_resource, self.check_limits, self.new_context,
+         self.metric_kind, self.too_many_rows, self.max_rows, self.shared_octets,
+         self.too_much_shared, self.max_shared, self.new_batch, self.new_numbers,
+         self.new_texts) = pure
         self.resources = []
         self.resource_ids = {}
-        self.spelled_out = True
+        self.is_kept = True
         self.clear()
 
     def __dealloc__(self):
         cdef OcBuffer* buffer = &self.context
-        cdef OcBuffer* end = &self.detail_valid
-        while buffer <= end:
+        while buffer <= &self.context_shared:
             free(buffer.data)
             buffer += 1
 
@@ -79,8 +81,7 @@ cdef class ColumnRows:
 
     def clear(self):
         cdef OcBuffer* buffer = &self.context
-        cdef OcBuffer* end = &self.detail_valid
-        while buffer <= end:
+        while buffer <= &self.context_shared:
             buffer.size = 0
             buffer += 1
         self.rows = 0
@@ -93,82 +94,75 @@ cdef class ColumnRows:
             self.resource_ids = {}
             self.resource_octets = 0
 
+    cdef OcMark mark(self) noexcept:
+        return OcMark(self.rows, self.chain.size, self.attrs.size, self.detail.size,
+                      self.not_finite, self.shared)
+
     cdef void back_to(self, OcMark mark) noexcept:
         self.rows = mark.rows
         self.not_finite = mark.not_finite
         self.shared = mark.shared
-        cut_to_rows(&self.context, 4, mark.rows)
-        cut_to_rows(&self.seq, 8, mark.rows)
-        cut_to_rows(&self.idx, 4, mark.rows)
-        cut_to_rows(&self.received, 8, mark.rows)
-        cut_to_rows(&self.ts, 8, mark.rows)
-        cut_to_rows(&self.ts_valid, 1, mark.rows)
-        cut_to_rows(&self.start, 8, mark.rows)
-        cut_to_rows(&self.start_valid, 1, mark.rows)
-        cut_to_rows(&self.real, 8, mark.rows)
-        cut_to_rows(&self.real_valid, 1, mark.rows)
-        cut_to_rows(&self.whole, 8, mark.rows)
-        cut_to_rows(&self.whole_valid, 1, mark.rows)
-        cut_to_rows(&self.total, 8, mark.rows)
-        cut_to_rows(&self.total_valid, 1, mark.rows)
-        cut_to_rows(&self.chain_ends, 4, mark.rows)
-        cut_to_rows(&self.chain_valid, 1, mark.rows)
-        cut_to_rows(&self.attrs_ends, 4, mark.rows)
-        cut_to_rows(&self.attrs_valid, 1, mark.rows)
-        cut_to_rows(&self.detail_ends, 4, mark.rows)
-        cut_to_rows(&self.detail_valid, 1, mark.rows)
         self.chain.size = mark.chain
         self.attrs.size = mark.attrs
         self.detail.size = mark.detail
+
+    cdef int make_room(self) except -1:
+        """Make room for twice as many rows."""
+        cdef size_t capacity = 2 * self.rows if self.rows else OC_LEAST_ROWS
+        cdef OcBuffer* buffer = &self.context
+        cdef size_t i
+        for i in range(20):
+            oc_grow(&buffer[i], OC_WIDTHS[i] * capacity)
+        self.row_capacity = capacity
+        return 0
 
     cdef int finish_row(self, int32_t context, uint64_t moment, uint64_t start,
                         double real, uint8_t has_real, int64_t whole, uint8_t has_whole,
                         double total, uint8_t has_total, uint8_t has_chain, uint8_t has_attrs,
                         uint8_t has_detail, Slice chain) except -1:
-        cdef int32_t idx = self.rows - self.request_start
+        cdef size_t row = self.rows
+        cdef size_t idx = row - self.request_start
         cdef uint8_t has_moment = 0 < moment <= <uint64_t>0x7ffffffffffffffe
         cdef uint8_t has_start = 0 < start <= <uint64_t>0x7ffffffffffffffe
-        cdef int32_t ends
-        if <size_t>idx >= self.max_rows:
+        if idx >= self.max_rows:
             raise self.too_many_rows()
-        if not has_moment: moment = 0
-        if not has_start: start = 0
+        if idx % OC_READ_A_TURN == OC_READ_A_TURN - 1:
+            with nogil:  # other threads run, such as the one with the event loop
+                pass
+        self.shared += (<size_t*>self.context_shared.data)[context]
+        self.rows += 1
+        if not self.is_kept:
+            return 0
+        if row >= self.row_capacity:
+            self.make_room()
         if has_real and real - real != 0:  # NaN and infinities
             has_real = 0
             self.not_finite += 1
         if has_total and total - total != 0:
             has_total = 0
             self.not_finite += 1
-        if not has_real: real = 0
-        if not has_whole: whole = 0
-        if not has_total: total = 0
-        self.shared += (<size_t*>self.context_shared.data)[context]
-        oc_put(&self.context, &context, 4)
-        oc_put(&self.seq, &self.request_seq, 8)
-        oc_put(&self.idx, &idx, 4)
-        oc_put(&self.received, &self.request_received, 8)
-        oc_put(&self.ts, &moment, 8)
-        oc_put(&self.ts_valid, &has_moment, 1)
-        oc_put(&self.start, &start, 8)
-        oc_put(&self.start_valid, &has_start, 1)
-        oc_put(&self.real, &real, 8)
-        oc_put(&self.real_valid, &has_real, 1)
-        oc_put(&self.whole, &whole, 8)
-        oc_put(&self.whole_valid, &has_whole, 1)
-        oc_put(&self.total, &total, 8)
-        oc_put(&self.total_valid, &has_total, 1)
         if has_chain:
             oc_put(&self.chain, chain.at, chain.size)
-        ends = self.chain.size
-        oc_put(&self.chain_ends, &ends, 4)
-        oc_put(&self.chain_valid, &has_chain, 1)
-        ends = self.attrs.size
-        oc_put(&self.attrs_ends, &ends, 4)
-        oc_put(&self.attrs_valid, &has_attrs, 1)
-        ends = self.detail.size
-        oc_put(&self.detail_ends, &ends, 4)
-        oc_put(&self.detail_valid, &has_detail, 1)
-        self.rows += 1
+        (<int32_t*>self.context.data)[row] = context
+        (<int64_t*>self.seq.data)[row] = self.request_seq
+        (<int32_t*>self.idx.data)[row] = <int32_t>idx
+        (<int64_t*>self.received.data)[row] = self.request_received
+        (<uint64_t*>self.ts.data)[row] = moment if has_moment else 0
+        (<uint64_t*>self.start.data)[row] = start if has_start else 0
+        (<double*>self.real.data)[row] = real if has_real else 0
+        (<int64_t*>self.whole.data)[row] = whole if has_whole else 0
+        (<double*>self.total.data)[row] = total if has_total else 0
+        (<int32_t*>self.chain_ends.data)[row] = <int32_t>self.chain.size
+        (<int32_t*>self.attrs_ends.data)[row] = <int32_t>self.attrs.size
+        (<int32_t*>self.detail_ends.data)[row] = <int32_t>self.detail.size
+        self.ts_valid.data[row] = has_moment
+        self.start_valid.data[row] = has_start
+        self.real_valid.data[row] = has_real
+        self.whole_valid.data[row] = has_whole
+        self.total_valid.data[row] = has_total
+        self.chain_valid.data[row] = has_chain
+        self.attrs_valid.data[row] = has_attrs
+        self.detail_valid.data[row] = has_detail
         return 0
 
     @property
@@ -205,8 +199,13 @@ cdef class ColumnRows:
 
     def take(self):
         global _np
+        cdef OcBuffer* buffer = &self.context
+        cdef size_t i
         if _np is None:
             import numpy as _np
+        for i in range(20):
+            buffer[i].size = OC_WIDTHS[i] * self.rows
+        self.row_capacity = 0  # the arrays take the memory
         batch = self.new_batch(
             contexts=self.contexts,
             context=oc_array(&self.context, _np.int32),

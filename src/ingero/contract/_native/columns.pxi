@@ -1,32 +1,31 @@
-# OTLP metrics as columns, straight from the wire. Only the common shape of gauges and sums is
-# read here. Whatever is unusual (other kinds, nested values, text outside ASCII, unknown or
-# repeated fields, anything malformed) makes `add` drop the rows of the request and call the pure
-# `decode_rows`, which decides. Nothing is skipped unread.
+# OTLP requests as columns, straight from the wire. Only their common shape is read here. Whatever
+# is unusual (exemplars, octets as a value, unknown or repeated fields, anything malformed) makes
+# `add` drop the rows of the request and call the pure `decode_rows`, which decides. Nothing is
+# skipped unread.
+
+cdef enum:  # the numbers of `Signal`
+    OC_METRICS = 1
+    OC_TRACES = 2
+    OC_LOGS = 3
 
 
-cdef class CompiledColumns(ColumnRows):
+cdef class CompiledColumns(ColumnRecords):
     """Compiled builder of `Batch`; `PureColumns` in `contract/otlp/columns.py` is its twin."""
 
     def add(self, int signal, bytes body not None, int64_t seq, int64_t received_us):
-        cdef OcMark mark
+        cdef OcMark mark = self.mark()
         cdef Slice whole
-        cdef int result = OC_UNUSUAL
-        mark.rows = self.rows
-        mark.chain = self.chain.size
-        mark.attrs = self.attrs.size
-        mark.detail = self.detail.size
-        mark.not_finite = self.not_finite
-        mark.shared = self.shared
         self.request_start = self.rows
         self.request_parts = 0
         self.request_seq = seq
         self.request_received = received_us
+        self.request_signal = signal
+        self.request_body = body
+        self.is_scanned = False
+        whole.at = <Bytes>PyBytes_AS_STRING(body)
+        whole.size = PyBytes_GET_SIZE(body)
         try:
-            if signal == OC_METRICS:
-                whole.at = <Bytes>PyBytes_AS_STRING(body)
-                whole.size = PyBytes_GET_SIZE(body)
-                result = self.read_request(whole)
-            if result == OC_UNUSUAL:
+            if OC_METRICS > signal or signal > OC_LOGS or self.read_request(whole) != OC_OK:
                 self.back_to(mark)
                 rows = self.decode_rows(signal, body)
                 rows.reverse()
@@ -40,6 +39,8 @@ cdef class CompiledColumns(ColumnRows):
         except BaseException:
             self.back_to(mark)
             raise
+        finally:
+            self.request_body = None
         return self.rows - mark.rows
 
     def check(self, int signal, bytes body not None):
@@ -47,17 +48,19 @@ cdef class CompiledColumns(ColumnRows):
 
         The builder is empty afterwards.
         """
-        self.spelled_out = False
+        self.is_kept = False
         try:
             return self.add(signal, body, 0, 0)
         finally:
-            self.spelled_out = True
+            self.is_kept = True
             self.clear()
 
     cdef int read_request(self, Slice body) except -1:
         cdef Bytes at = body.at
         cdef Bytes end = body.at + body.size
         cdef Slice part
+        if self.request_signal != OC_METRICS:
+            self.scan()
         while at < end:
             if at[0] != 10:
                 return OC_UNUSUAL
@@ -84,7 +87,7 @@ cdef class CompiledColumns(ColumnRows):
             elif tag == 18 and resource >= 0:  # senders write the resource first
                 if self.read_scope(part, resource) != OC_OK:
                     return OC_UNUSUAL
-            elif tag != 26 or not oc_is_ascii(part):  # 26: schema_url
+            elif tag != 26 or not oc_is_text(part):  # 26: schema_url
                 return OC_UNUSUAL
         return OC_OK
 
@@ -108,9 +111,10 @@ cdef class CompiledColumns(ColumnRows):
         cdef Slice scope
         cdef uint8_t tag
         cdef bint scope_seen = False
-        cdef bint metric_seen = False
+        cdef bint item_seen = False
         scope.at = NULL
         scope.size = 0
+        self.names_seen = 0
         if self.has_too_many_parts():
             return OC_UNUSUAL
         while at < end:
@@ -118,15 +122,15 @@ cdef class CompiledColumns(ColumnRows):
             at = read_slice(at + 1, end, &part)
             if at == NULL:
                 return OC_UNUSUAL
-            if tag == 10 and not scope_seen and not metric_seen:
+            if tag == 10 and not scope_seen and not item_seen:
                 scope_seen = True
                 if self.read_scope_name(part, &scope) != OC_OK:
                     return OC_UNUSUAL
             elif tag == 18:
-                metric_seen = True
-                if self.read_metric(part, resource, scope) != OC_OK:
+                item_seen = True
+                if self.read_item(part, resource, scope) != OC_OK:
                     return OC_UNUSUAL
-            elif tag != 26 or not oc_is_ascii(part):
+            elif tag != 26 or not oc_is_text(part):
                 return OC_UNUSUAL
         return OC_OK
 
@@ -138,11 +142,18 @@ cdef class CompiledColumns(ColumnRows):
         while at < end:
             tag = at[0]
             at = read_slice(at + 1, end, &part)
-            if at == NULL or not oc_is_ascii(part) or (tag != 10 and tag != 18):  # name, version
+            if at == NULL or not oc_is_text(part) or (tag != 10 and tag != 18):  # name, version
                 return OC_UNUSUAL
             if tag == 10:
                 name[0] = part
         return OC_OK
+
+    cdef inline int read_item(self, Slice body, int resource, Slice scope) except -1:
+        if self.request_signal == OC_LOGS:
+            return self.read_log(body, resource, scope)
+        if self.request_signal == OC_TRACES:
+            return self.read_span(body, resource, scope)
+        return self.read_metric(body, resource, scope)
 
     cdef int read_metric(self, Slice body, int resource, Slice scope) except -1:
         cdef Bytes at = body.at
@@ -164,13 +175,14 @@ cdef class CompiledColumns(ColumnRows):
             at = read_slice(at + 1, end, &part)
             if at == NULL:
                 return OC_UNUSUAL
-            if tag == 42 or tag == 58:  # gauge, sum
+            if (tag == OC_GAUGE or tag == OC_SUM or tag == OC_HISTOGRAM or tag == OC_EXPONENTIAL
+                    or tag == OC_SUMMARY):
                 if kind:
                     return OC_UNUSUAL
                 kind = tag
                 points = part
                 continue
-            if not oc_is_ascii(part):
+            if not oc_is_text(part):
                 return OC_UNUSUAL
             if tag == 10: name = part
             elif tag == 26: unit = part
@@ -187,123 +199,29 @@ cdef class CompiledColumns(ColumnRows):
         cdef uint64_t temporality = 0
         cdef uint64_t monotonic = 0
         cdef uint8_t tag
-        cdef int context
+        cdef int context, result
         cdef bint cumulative
-        if kind == 58:  # temporality and monotonicity come after the points
-            while at < end:
-                tag = at[0]
-                if tag == 10: at = read_slice(at + 1, end, &part)
-                elif tag == 16: at = read_varint(at + 1, end, &temporality)
-                elif tag == 24: at = read_varint(at + 1, end, &monotonic)
-                else: return OC_UNUSUAL
-                if at == NULL:
-                    return OC_UNUSUAL
-            if temporality > 2 or monotonic > 1:
-                return OC_UNUSUAL
-        context = self.context_of(kind, temporality, monotonic, resource, scope, name, unit)
-        cumulative = kind == 58 and temporality != 1 and monotonic
-        at = body.at
-        while at < end:
+        if kind != OC_GAUGE and kind != OC_SUM:
+            self.scan()
+        while at < end:  # temporality and monotonicity come after the points
             tag = at[0]
-            if tag != 10:
-                if kind != 58:
-                    return OC_UNUSUAL
+            if tag == 10: at = read_slice(at + 1, end, &part)
+            elif tag == 16 and kind != OC_GAUGE and kind != OC_SUMMARY:
                 at = read_varint(at + 1, end, &temporality)
-                continue
-            at = read_slice(at + 1, end, &part)
-            if at == NULL or self.read_point(part, context, cumulative) != OC_OK:
+            elif tag == 24 and kind == OC_SUM: at = read_varint(at + 1, end, &monotonic)
+            else: return OC_UNUSUAL
+            if at == NULL:
+                return OC_UNUSUAL
+        if temporality > 2 or monotonic > 1:
+            return OC_UNUSUAL
+        context = self.context_of(kind, temporality, monotonic, resource, scope, name, unit)
+        cumulative = kind == OC_SUM and temporality != 1 and monotonic
+        at = body.at
+        while next_part(&at, end, 10, &part):
+            if kind == OC_HISTOGRAM: result = self.read_histogram(part, context)
+            elif kind == OC_EXPONENTIAL: result = self.read_exponential(part, context)
+            elif kind == OC_SUMMARY: result = self.read_summary(part, context)
+            else: result = self.read_number(part, context, cumulative)
+            if result != OC_OK:
                 return OC_UNUSUAL
         return OC_OK
-
-    cdef int context_of(self, int kind, int temporality, int monotonic, int resource, Slice scope,
-                        Slice name, Slice unit) except -1:
-        key = (resource, kind, temporality, monotonic, oc_bytes(scope), oc_bytes(name),
-               oc_bytes(unit))
-        found = self.context_ids.get(key)
-        if found is None:
-            words = self.sum_kind(temporality, bool(monotonic)) if kind == 58 else ("gauge", None)
-            context = self.new_context(self.resources[resource], key[4].decode() or None,
-                                       key[5].decode(), *words, key[6].decode() or None)
-            # Two spellings may give one context, and `add_row` may have added it.
-            found = self.context_ids.get(context)
-            if found is None:
-                found = self.add_context(context)
-            self.context_ids[key] = found
-        return found
-
-    cdef int read_point(self, Slice body, int context, bint cumulative) except -1:
-        cdef Bytes at = body.at, end = body.at + body.size
-        cdef Slice part, chain
-        cdef uint64_t moment = 0, start = 0, flags = 0
-        cdef int64_t whole = 0
-        cdef double real = 0
-        cdef uint8_t tag, has = 0  # 1: a double, 2: an integer
-        cdef size_t attrs_from = self.attrs.size
-        cdef bint chain_seen = False
-        chain.at = NULL
-        chain.size = 0
-        while at < end:
-            tag = at[0]
-            at += 1
-            if tag == 58:
-                at = read_slice(at, end, &part)
-                if at == NULL:
-                    return OC_UNUSUAL
-                if self.read_attribute(part, &chain, &chain_seen, attrs_from) != OC_OK:
-                    return OC_UNUSUAL
-                continue
-            if tag == 64:
-                at = read_varint(at, end, &flags)
-                if at == NULL or flags > 0xffffffff:
-                    return OC_UNUSUAL
-                continue
-            if end - at < 8:
-                return OC_UNUSUAL
-            if tag == 25: memcpy(&moment, at, 8)
-            elif tag == 17: memcpy(&start, at, 8)
-            elif tag == 33:
-                memcpy(&real, at, 8)
-                has = 1
-            elif tag == 49:
-                memcpy(&whole, at, 8)
-                has = 2
-            else:
-                return OC_UNUSUAL
-            at += 8
-        if self.attrs.size > attrs_from:
-            oc_put(&self.attrs, b"}", 1)
-        if flags & 1:
-            has = 0
-        if has == 2:
-            real = <double>whole
-        self.finish_row(
-            context, moment, start, real, has != 0 and not cumulative,
-            whole, has == 2 and not cumulative, real, has != 0 and cumulative,
-            chain_seen, self.attrs.size > attrs_from, False, chain)
-        return OC_OK
-
-    cdef int read_attribute(self, Slice body, Slice* chain, bint* chain_seen,
-                            size_t attrs_from) except -1:
-        cdef Bytes end = body.at + body.size
-        cdef Slice key
-        cdef Slice value
-        cdef Slice text
-        cdef Bytes at
-        if body.size < 2 or body.at[0] != 10:
-            return OC_UNUSUAL
-        at = read_slice(body.at + 1, end, &key)
-        if at == NULL or at >= end or at[0] != 18 or read_slice(at + 1, end, &value) != end:
-            return OC_UNUSUAL
-        if slice_is(key, "causal_chain_id", 15):
-            if chain_seen[0] or value.size < 2 or value.at[0] != 10:
-                return OC_UNUSUAL
-            if read_slice(value.at + 1, end, &text) != end or not oc_is_ascii(text):
-                return OC_UNUSUAL
-            chain[0] = text
-            chain_seen[0] = True
-            return OC_OK
-        oc_put(&self.attrs, b"," if self.attrs.size > attrs_from else b"{", 1)
-        if oc_quote(&self.attrs, key) != OC_OK:
-            return OC_UNUSUAL
-        oc_put(&self.attrs, b":", 1)
-        return oc_value(&self.attrs, value, self.spelled_out)

@@ -61,3 +61,16 @@ cdef inline bint is_plain_ascii(Slice text) noexcept nogil:
             return False
         at += WORD
     return _is_plain_word(end - WORD)
+
+
+cdef inline bint next_part(Bytes* at, Bytes end, uint8_t wanted, Slice* out) noexcept nogil:
+    """Find the next field with this tag and move past it; only for a message that was read."""
+    cdef uint64_t tag, number
+    while at[0] < end:
+        at[0] = read_varint(at[0], end, &tag)
+        if tag & 7 == 2: at[0] = read_slice(at[0], end, out)
+        elif tag & 7 == 0: at[0] = read_varint(at[0], end, &number)
+        else: at[0] += 8 if tag & 7 == 1 else 4
+        if tag == wanted:
+            return True
+    return False

@@ -1,8 +1,8 @@
 """Many OTLP requests as one batch of columns, ready for Arrow.
 
 Two builders give the same batch. `PureColumns` uses `decode_rows`. The compiled builder of
-`_native/columns.pxi` reads the common shape of metric points straight from the bytes and leaves
-everything else to `decode_rows`.
+`_native/columns.pxi` reads the common shape of points, log records and spans straight from the
+bytes and leaves everything else to `decode_rows`.
 """
 
 import math
@@ -20,10 +20,11 @@ from ingero.contract.otlp.rows import (
     MAX_SHARED_BYTES,
     Context,
     Row,
+    check_limits,
     decode_resource,
     decode_rows,
+    metric_kind,
     shared_bytes,
-    sum_kind,
     too_many_rows,
     too_much_shared,
 )
@@ -194,8 +195,9 @@ def _texts(values: Sequence[str | None]) -> Texts:
 _PURE_FUNCTIONS: Final = (
     decode_rows,
     decode_resource,
+    check_limits,
     Context,
-    sum_kind,
+    metric_kind,
     too_many_rows,
     MAX_ROWS,
     shared_bytes,

@@ -19,6 +19,7 @@ from ingero.contract.otlp.detail import (
     span_detail,
     summary_detail,
 )
+from ingero.contract.otlp.limits import check_protobuf
 from ingero.contract.otlp.text import attributes_json
 from ingero.contract.push.decode import MAX_ID_BYTES, cut_label
 from ingero.contract.timeline.varint import varint
@@ -105,8 +106,12 @@ def decode_rows(signal: int, body: bytes) -> list[Row]:
     """Return all rows of one request; raises MalformedPush, or TooLarge beyond MAX_ROWS."""
     # An item has at least two bytes. Counting costs a tenth of making rows, which would be for
     # nothing, and of freeing them, for which all other Python code waits.
-    kind = _COUNTED.get(signal)
-    if kind and len(body) > 2 * MAX_ROWS and count_protobuf_items(kind, body) > MAX_ROWS:
+    kind = _REQUESTS[Signal(signal)]
+    if (
+        kind is not otlp.MetricsRequest
+        and len(body) > 2 * MAX_ROWS
+        and count_protobuf_items(kind, body) > MAX_ROWS
+    ):
         raise too_many_rows()
     rows = []
     for row in _ROWS[Signal(signal)](body):
@@ -114,6 +119,11 @@ def decode_rows(signal: int, body: bytes) -> list[Row]:
         if len(rows) > MAX_ROWS:
             raise too_many_rows()
     return rows
+
+
+def check_limits(signal: int, body: bytes) -> None:
+    """Raise what `decode_rows` raises before it decodes anything."""
+    check_protobuf(_REQUESTS[Signal(signal)], body)
 
 
 def too_many_rows() -> TooLarge:
@@ -186,6 +196,18 @@ def sum_kind(temporality: int, is_monotonic: bool) -> tuple[str, str | None]:
     return ("sum", "cumulative") if is_monotonic else ("gauge", None)
 
 
+# By the field of a metric that holds its points.
+_KINDS: Final = {5: "gauge", 9: "histogram", 10: "exponential_histogram", 11: "summary"}
+_SUM_FIELD: Final = 7
+
+
+def metric_kind(field: int, temporality: int, is_monotonic: bool) -> tuple[str, str | None]:
+    """Return the kind and temporality of a metric whose points are in this field of it."""
+    if field == _SUM_FIELD:
+        return sum_kind(temporality, is_monotonic)
+    return _KINDS[field], {otlp.DELTA: "delta", otlp.CUMULATIVE: "cumulative"}.get(temporality)
+
+
 def _metric_rows(body: bytes) -> Iterator[Row]:
     for resource in decode_protobuf(otlp.MetricsRequest, body).resource_metrics:
         who = resource_context(resource.resource)
@@ -205,16 +227,14 @@ def _rows_of_metric(who: ResourceContext, scope: str | None, metric: otlp.Metric
         yield _number_row(numbers, number_point)
     holder: Any
     detail: Callable[[Any], str | None]
-    for name, holder, detail in (
-        ("histogram", metric.histogram, histogram_detail),
-        ("exponential_histogram", metric.exponential_histogram, exponential_detail),
-        ("summary", metric.summary, summary_detail),
+    for field, holder, detail in (
+        (9, metric.histogram, histogram_detail),
+        (10, metric.exponential_histogram, exponential_detail),
+        (11, metric.summary, summary_detail),
     ):
         if holder is not None:
             temporality = getattr(holder, "aggregation_temporality", 0)
-            shared = context(
-                name, {otlp.DELTA: "delta", otlp.CUMULATIVE: "cumulative"}.get(temporality)
-            )
+            shared = context(*metric_kind(field, temporality, False))
             for point in holder.data_points:
                 chain, attrs = _point_attributes(point.attributes)
                 times = time_or_none(point.time_unix_nano), time_or_none(point.start_time_unix_nano)
@@ -276,7 +296,8 @@ def _log_rows(body: bytes) -> Iterator[Row]:
 
 
 _ROWS: Final = {Signal.METRICS: _metric_rows, Signal.TRACES: _span_rows, Signal.LOGS: _log_rows}
-_COUNTED: Final[dict[int, otlp.Kind]] = {
+_REQUESTS: Final[dict[int, otlp.Kind]] = {
+    Signal.METRICS: otlp.MetricsRequest,
     Signal.TRACES: otlp.TracesRequest,
     Signal.LOGS: otlp.LogsRequest,
 }
