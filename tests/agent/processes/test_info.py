@@ -34,7 +34,7 @@ def test_rank_comes_from_the_environment_and_absent_is_not_zero() -> None:
 def test_launchers_other_than_torchrun_are_supported_and_the_first_variable_counts(
     tmp_path: Path,
 ) -> None:
-    """The plugin inside the process reads the same names: one rank must not be two."""
+    """F134: the plugin inside the process reads the same names: one rank must not be two."""
     folder = tmp_path / "9"
     folder.mkdir()
 
