@@ -72,3 +72,15 @@ def test_where_all_ranks_meet_lateness_decides_by_itself(compare: Any) -> None:
     together = lateness([[[1.0]]], carried=0.9)
     by_late = (CALM, (BY_GROUP,))
     assert compare((CALM, (BY_OWN,)), by_late, None, together) == (together, *by_late)
+
+
+def test_who_is_late_without_overlap_is_asked_only_where_nobody_is_late_with_it(
+    compare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, apart = lateness([[[1.0]]], carried=0.2), lateness([[[1.0]]])
+    monkeypatch.setattr(compared, "without_overlap", lambda _: apart)
+    named, nobody = (CALM, (BY_GROUP,)), (CALM, ())
+    assert compare((CALM, ()), named, None, together) == (together, *named)
+    assert compare((CALM, ()), nobody, None, together) == (apart, *nobody)
+    monkeypatch.setattr(compared, "without_overlap", lambda _: None)
+    assert compare((CALM, ()), nobody, None, together) == (together, *nobody)

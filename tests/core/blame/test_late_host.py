@@ -146,6 +146,15 @@ def test_sixteen_whole_steps_and_two_places_are_needed() -> None:
     assert not host.launches_more(), "a line needs two points"
 
 
+def test_the_lateness_of_a_step_is_that_of_its_own_calls() -> None:
+    """Of 17 steps one has neither its last call nor its lateness: sixteen are left."""
+    host = Host(steps=18)
+    host.row_step[3 * 5 + 2], host.late_ms[0, 5, 2] = -1, np.nan
+    assert host.launches_more()
+    host.late_ms[0, 5, 2], host.late_ms[0, 6, 2] = 3.0, np.nan
+    assert not host.launches_more(), "in two different steps"
+
+
 def test_a_recording_without_calls_of_the_rank_says_nothing() -> None:
     host = Host()
     host.who[:] = 1

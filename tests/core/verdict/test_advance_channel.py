@@ -1,16 +1,31 @@
 """The channel of what a job waits for one member alone, and what is usual for a member."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.member_tables import member_table
+from tests.support.verdict_tables import POLICY, world
 
 from ingero.core.verdict import advance_channel as advance
+from ingero.core.verdict.advance_channel import (
+    _learn,
+    close_advances,
+    has_advance,
+    is_own_delay,
+)
 from ingero.core.verdict.own_times import make_batch
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.table import ADVANCE, FAST, SUSPECT, CohortRows, MemberRows
+from ingero.core.verdict.table import (
+    ADVANCE,
+    FAST,
+    HEALTHY,
+    SUSPECT,
+    CohortRows,
+    MemberRows,
+)
 
 Floats = NDArray[np.float64]
 
@@ -172,3 +187,81 @@ def test_nothing_is_usual_while_somebody_seems_to_be_slow(slow: str) -> None:
     advance._follow_usual(rows, cohorts, members, np.ones((2, 4)))
     assert np.isnan(rows.usual_late_s[0]).all()
     assert np.isnan(rows.baseline_queue_s[:2]).all(), "or where it is not known"
+
+
+def test_a_restless_member_hides_in_no_wide_scale_of_its_advance() -> None:
+    """Its own scale is at most one and a half times that of its cohort."""
+    registry = world()
+    rows = registry.rows
+    rows.advance_samples[:8] = 60
+    rows.advance_history[:8, :60] = 0.02 + 0.01 * np.resize([1, -1], 60)
+    rows.advance_history[0, :60] = 0.02 + 0.05 * np.resize([1, -1], 60)
+    _learn(rows, registry.cohorts, 1, POLICY)
+    usual = rows.advance_scale[1]
+    assert rows.advance_scale[0] == pytest.approx(1.5 * usual)
+    assert rows.advance_scale[1:8] == pytest.approx(np.full(7, usual))
+    assert rows.advance_learned[:8].tolist() == [60] * 8
+
+
+def test_a_member_with_half_of_the_usual_history_is_learned_with_the_others() -> None:
+    registry = world()
+    rows = registry.rows
+    rows.advance_samples[:8] = 60
+    rows.advance_samples[:2] = (30, 29)
+    rows.advance_history[:8, :60] = 0.02 + 0.01 * np.resize([1, -1], 60)
+    rows.advance_history[0, 30:] = np.nan
+    _learn(rows, registry.cohorts, 1, POLICY)
+    assert rows.advance_learned[:3].tolist() == [60, 0, 60]
+    assert rows.advance_bias[0] == pytest.approx(0.02, abs=0.006)
+
+
+def test_where_no_advance_is_watched_nobody_has_one() -> None:
+    assert has_advance(world().rows, np.full(8, 0.1), POLICY).tolist() == [False] * 8
+
+
+@pytest.mark.parametrize(("own_s", "is_own"), [(1.0, False), (2.0, True)])
+def test_a_share_of_a_longer_own_time_explains_more(own_s: float, is_own: bool) -> None:
+    """The job waits half a second for it, of which 0.15 s must be own time: 10 % of 2 s are."""
+    rows = world().rows
+    rows.advance_recent[0], rows.span_s[:8] = 0.5, 1.0
+    rows.baseline_log_own[:8] = math.log(own_s)
+    assert is_own_delay(rows, np.full(8, math.log1p(0.1)))[0] == is_own
+
+
+@pytest.mark.parametrize(
+    ("used", "count", "is_learned"),
+    [(0, 28, False), (0, 29, True), (20, 38, False), (20, 39, True)],
+)
+def test_advances_are_learned_after_the_warm_up_and_with_twice_as_many(
+    used: int, count: int, is_learned: bool
+) -> None:
+    registry = world()
+    rows = registry.rows
+    rows.state[:8], rows.advance_learned[:8], rows.advance_samples[:8] = HEALTHY, used, count
+    rows.advance_history[:8, :count] = 0.02
+    rows.advance_bias[:8], rows.advance_scale[:8], rows.advance_k[:8] = 0.02, 0.01, 1.0
+    rows.advance_limit[:8], rows.advance_sum[:8], rows.advance_count[:8] = 10.0, 0.02, 1
+    close_advances(rows, registry.cohorts, np.arange(8), POLICY, np.full(8, 30.0))
+    assert (rows.advance_learned[0] == count + 1) == is_learned
+
+
+@pytest.mark.parametrize(
+    ("rises", "advance", "is_found"),
+    [
+        (0b1111111, 0.02, True),
+        (0b1111110, 0.02, True),
+        (0b0111111, 0.02, True),
+        (0b1111100, 0.02, False),
+        (0b11111100, 0.02, False),  # the sixth is the eighth last sample
+        (0b1111111, 0.015, True),
+        (0b1111111, 0.0149, False),
+    ],
+)
+def test_the_job_must_wait_in_six_of_the_last_seven_samples(
+    rises: int, advance: float, is_found: bool
+) -> None:
+    rows = world().rows
+    rows.channel[0], rows.advance_rises[0], rows.advance_recent[0] = ADVANCE, rises, advance
+    rows.baseline_log_own[:8], rows.span_s[:8] = 0.0, 1.0
+    found = has_advance(rows, np.full(8, 0.1), POLICY)
+    assert found.tolist() == [is_found] + [False] * 7

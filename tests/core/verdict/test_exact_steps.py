@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.core.verdict.test_verdict_words import PEERS, POLICY, world
+from tests.support.verdict_tables import PEERS, POLICY, world
 
 from ingero.core.verdict.advance_channel import (
     advance_effect,

@@ -1,12 +1,18 @@
 """The pace of a job: how many steps make a sample, also where the first ones were unusual."""
 
+import math
+
 import numpy as np
 import pytest
+from tests.support.verdict_tables import world
 from tests.support.verdict_world import START_S, blamed, member
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.own_times import make_batch
+from ingero.core.verdict.pace import follow_pace
+from ingero.core.verdict.table import HEALTHY
 
 RANKS, SLOW = 8, 5
 
@@ -85,3 +91,56 @@ def test_a_long_phase_of_short_steps_is_a_new_pace_and_a_short_one_is_not() -> N
 def test_pauses_are_no_pace() -> None:
     engine, _ = run_paced([(30, 8), (1, 0), (20, 0), (12, 8), (20, 0), (12, 8), (20, 0)], 1e9, 0.0)
     assert steps_per_sample(engine) == 8
+
+
+def paced(away: int, steps: int, span_s: float = np.nan) -> MemberRegistry:
+    """Return a cohort with ten steps per sample that had some steps in the last five seconds."""
+    registry = world()
+    rows, cohorts = registry.rows, registry.cohorts
+    rows.state[:8], rows.baseline_samples[:8] = HEALTHY, 60
+    rows.own_scale[:8] = 0.01
+    cohorts.frames_per_sample[1], cohorts.sample_s[1], cohorts.paced_away[1] = 10, 1.0, away
+    cohorts.window_s[1], cohorts.window_frame[1], cohorts.first_frame_s[1] = 95.0, 0, 0.0
+    cohorts.frames[1], cohorts.paced_span_s[1], cohorts.span_s[1] = steps, 1.0, span_s
+    follow_pace(registry, np.array([1]), 100.0)
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("away", "steps", "per_sample", "counted"),
+    [
+        (0, 200, 10, 1), (3, 200, 10, 4),  # four times as fast, but not for long
+        (5, 200, 40, 0),  # in six windows in a row
+        (5, 75, 10, 6),  # not worth what was learned
+        (5, 60, 10, 0),  # hardly faster
+        (5, 50, 10, 0),  # as before
+        (5, 20, 4, 0),  # slower
+    ],
+)  # fmt: skip
+def test_another_pace_is_followed_when_it_has_lasted(
+    away: int, steps: int, per_sample: int, counted: int
+) -> None:
+    cohorts = paced(away, steps).cohorts
+    assert (cohorts.frames_per_sample[1], cohorts.paced_away[1]) == (per_sample, counted)
+
+
+@pytest.mark.parametrize(
+    ("away", "steps", "per_sample"),
+    [
+        (0, 90, 10), (1, 90, 18),  # in two windows in a row
+        (1, 80, 10), (1, 25, 5), (1, 35, 10),  # from 1.7 times as many or as few on
+    ],
+)  # fmt: skip
+def test_steps_of_the_same_length_that_come_in_other_groups_are_followed_at_once(
+    away: int, steps: int, per_sample: int
+) -> None:
+    registry = paced(away, steps, span_s=1.0)
+    assert registry.cohorts.frames_per_sample[1] == per_sample
+    assert registry.rows.baseline_samples[:8].tolist() == [60] * 8, "and what was learned holds"
+
+
+def test_a_faster_pace_is_learned_anew_and_a_slower_one_is_noisier() -> None:
+    faster, slower = paced(5, 200).rows, paced(5, 20).rows
+    assert not faster.baseline_samples[:8].any()
+    assert slower.baseline_samples[:8].tolist() == [60] * 8
+    assert slower.own_scale[0] == pytest.approx(0.01 * math.sqrt(10 / 4))

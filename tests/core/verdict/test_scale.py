@@ -5,8 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats
 
-from ingero.core.scale import autocorrelation, qn
-from ingero.core.verdict.policy import VerdictPolicy, decision_limit, samples_between_alarms
+from ingero.core.scale import autocorrelation, qn, qn_factor, thinned
+from ingero.core.verdict.policy import (
+    VerdictPolicy,
+    decision_limit,
+    samples_between_alarms,
+)
 
 
 @pytest.mark.parametrize("count", [5, 6, 9, 20, 60])
@@ -51,3 +55,20 @@ def test_the_limit_grows_with_noise_correlation_and_a_smaller_budget() -> None:
     assert limit(k=0.5) > limit()
     assert limit(correlation=0.6) == pytest.approx(2 * limit())
     assert limit(budget=0.01) > limit()
+
+
+def test_long_histories_are_thinned_evenly_and_in_order() -> None:
+    for count, kept in ((60, 60), (61, 31), (120, 60), (121, 41), (240, 60)):
+        found = thinned(np.arange(count, dtype=float)[None, :])[0]
+        assert len(found) == kept
+        assert found[0] == 0
+        assert (np.diff(found) > 0).all()
+
+
+def test_scales_of_odd_and_even_numbers_of_samples() -> None:
+    assert [qn_factor(count) for count in (9, 10, 11)] == [0.872, 10 / 13.8, 11 / 12.4]
+
+
+def test_the_autocorrelation_of_steady_and_of_alternating_samples() -> None:
+    found = autocorrelation(np.array([[1.0] * 6, [1, -1] * 3, [1, 1, 1, -1, -1, -1]]))
+    assert found == pytest.approx([0.0, -5 / 6, 3 / 6])

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from tests.core.verdict.test_event_rules import cohorts_of, linked
-from tests.core.verdict.test_verdict_words import POLICY, world
+from tests.support.member_tables import cohorts_of, linked
+from tests.support.verdict_tables import POLICY, world
 
 from ingero.contract.verdict import VerdictState
 from ingero.core.verdict.events import fleet_events, links

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.core.verdict.test_job_steps import CALM, with_steps
-from tests.core.verdict.test_verdict_words import POLICY, world
+from tests.support.verdict_tables import POLICY, world
 
 from ingero.core.verdict import baseline, residuals
 from ingero.core.verdict.advance_channel import _learn as learn_advances

@@ -5,9 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from tests.support.member_tables import member_table
+from tests.support.verdict_tables import stalling, world
 
 from ingero.core.verdict import stall_channel as stall
-from ingero.core.verdict.table import ONSETS, CohortRows, MemberRows
+from ingero.core.verdict.members import MemberRegistry
+from ingero.core.verdict.stall_channel import is_now_and_then, update_stalls
+from ingero.core.verdict.table import (
+    ONSETS,
+    CohortRows,
+    MemberRows,
+)
 
 
 def steps(
@@ -168,3 +175,50 @@ def test_the_channel_remembers_where_it_left_zero() -> None:
     cohorts.step_samples[1] = 90
     steps(rows, cohorts, [[0.0] * 4])
     assert rows.stall_rose_at[:2].tolist() == [80, 90]
+
+
+@pytest.mark.parametrize(
+    ("excess", "was_stalled", "is_stalled", "begins"),
+    [
+        (0.08, False, False, False), (0.0801, False, True, True),
+        (0.0401, True, True, False), (0.04, True, False, False),
+    ],
+)  # fmt: skip
+def test_a_stall_begins_above_its_limit_and_ends_at_half_of_it(
+    excess: float, was_stalled: bool, is_stalled: bool, begins: bool
+) -> None:
+    registry = world()
+    rows = registry.rows
+    rows.scale[:8], rows.is_stalled[0] = 0.001, was_stalled
+    rows.bias[:8] = 0.0
+    update_stalls(
+        rows, registry.cohorts, np.array([0]), np.array([excess]), np.array([5]), np.array([np.nan])
+    )
+    assert (bool(rows.onset_count[0]), bool(rows.is_stalled[0])) == (begins, is_stalled)
+
+
+def test_noisy_members_need_a_larger_stall() -> None:
+    """Five scales of a single step: 2 % of a sample of four steps are 4 % of each."""
+    registry = world()
+    rows = registry.rows
+    rows.scale[:8], registry.cohorts.frames_per_sample[1] = 0.02, 4
+    rows.bias[:8] = 0.0
+    unknown = np.full(2, np.nan)
+    update_stalls(
+        rows, registry.cohorts, np.arange(2), np.array([0.19, 0.21]), np.array([5, 5]), unknown
+    )
+    assert rows.is_stalled[:2].tolist() == [False, True]
+
+
+def test_a_member_stalls_now_and_then_when_only_few_of_its_steps_are_slow() -> None:
+    def found(registry: MemberRegistry) -> bool:
+        return is_now_and_then(registry.rows, registry.cohorts, 0)
+
+    assert found(stalling(5))
+    assert not found(stalling(40, by=0.5)), "it is always slow"
+    few = stalling(5)
+    few.rows.recent_stalls[0] = 2.0
+    assert not found(few)
+    unknown = stalling(5)
+    unknown.rows.own_s[0] = np.nan
+    assert not found(unknown)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.core.verdict.test_verdict_words import POLICY, world
+from tests.support.verdict_tables import POLICY, world
 
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.step_channel import (

@@ -5,16 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support.verdict_tables import CALM, PEERS, POLICY, world
 
 from ingero.contract.verdict import CauseClass, VerdictState
-from ingero.core.verdict.cause_class import cause_of
+from ingero.core.verdict.cause_class import _class_by_queue, cause_of
 from ingero.core.verdict.job_steps import CalmSteps, close_steps, follow_steps
-from ingero.core.verdict.loss import measure_loss
+from ingero.core.verdict.loss import Loss, measure_loss
 from ingero.core.verdict.members import Member, MemberRegistry
-from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.table import (
     ADVANCE,
     CHRONIC,
+    FAST,
+    HEALTHY,
     ONSETS,
     RECENT,
     STALL,
@@ -23,30 +25,10 @@ from ingero.core.verdict.table import (
 from ingero.core.verdict.verdicts import (
     LATE_NEXT_STEP,
     NEXT_STEP,
+    _with_loss,
     describe_member,
     episode_id,
 )
-
-POLICY = VerdictPolicy()
-PEERS = np.arange(1, 8)
-CALM = CalmSteps(log_s=0.0, mean_s=1.0, noise=0.001, inflation=1.0, error=0.001, explained=None)
-
-
-def world(ranks: int = 8, excess: float = 0.1, **labels: object) -> MemberRegistry:
-    """Return members with own times of 1 s, of which the first is slower since a while."""
-    registry = MemberRegistry(POLICY)
-    for rank in range(1, ranks + 1):
-        made = {"cluster": "c", "node": f"n{rank}", "rank": rank, "job": "j", **labels}
-        registry.rows.last_seen_s[registry.put(Member(**made), 0.0)] = 100.0  # type: ignore[arg-type]
-    rows = registry.rows
-    rows.limit[:ranks], rows.scale[:ranks], rows.cusum[0] = 10.0, 0.01, 12.0
-    rows.frames[:ranks], rows.own_s[:ranks] = 64, 1.0
-    rows.own_s[0] = math.exp(excess)
-    rows.recent_excess[:ranks] = 0.0
-    rows.recent_excess[0] = excess
-    rows.state[0], rows.since_s[0] = STRAGGLER, 77.0
-    registry.cohorts.expected[1] = float(ranks)
-    return registry
 
 
 def test_a_slow_member_is_described_with_all_that_is_known() -> None:
@@ -313,3 +295,81 @@ def test_the_headline_says_what_the_steps_were_measured_as() -> None:
     noisy = replace(CALM, noise=0.5, error=0.5)
     unsure = describe_member(with_steps(0.01), 0, POLICY, noisy)
     assert "which vary too much to compare;" in unsure.evidence
+
+
+@pytest.mark.parametrize(
+    ("queue_s", "noise_s", "found"),
+    [
+        (1.2, 0.0, CauseClass.COMPUTE),  # it waits longer by half of the loss, at least 2 %
+        (1.04, 0.0, None), (1.06, 0.0, CauseClass.COMPUTE),
+        (1.2, 0.09, CauseClass.COMPUTE), (1.2, 0.11, None),  # two noises
+        (0.94, 0.0, CauseClass.HOST), (0.96, 0.0, None),  # half of what the job lost is gone
+    ],
+)  # fmt: skip
+def test_the_queue_of_a_gpu_tells_it_from_its_host(
+    queue_s: float, noise_s: float, found: CauseClass | None
+) -> None:
+    rows = world().rows
+    rows.baseline_queue_s[0], rows.queue_noise_s[0], rows.late_frames[0] = 1.0, noise_s, 8
+    rows.queue_s[0, :8] = queue_s
+    lost = Loss(0.1, 0.01, is_late=False, usd_per_hour=None, calm_s=0.9, slow_s=1.0)
+    assert _class_by_queue(rows, 0, lost) is found
+    rows.late_frames[0] = 3
+    assert _class_by_queue(rows, 0, lost) is None, "three steps say nothing"
+
+
+def test_figures_of_a_loss_have_four_digits() -> None:
+    verdict = describe_member(world(), 0, POLICY)
+    lost = Loss(1 / 7, 1 / 70, is_late=False, usd_per_hour=1.23)
+    found = _with_loss(verdict, lost)
+    assert (found.loss, found.loss_error, found.usd_per_hour) == (0.1429, 0.0143, 1.23)
+
+
+def test_confidence_has_three_digits() -> None:
+    verdict = describe_member(world(excess=math.log1p(0.00894)), 0, POLICY)
+    assert verdict.confidence is not None
+    assert 0.8 < verdict.confidence == round(verdict.confidence, 3)
+
+
+def test_two_members_of_a_role_are_enough_to_be_sure() -> None:
+    registry = world()
+    registry.cohorts.expected[1] = 2.0
+    assert describe_member(registry, 0, POLICY).state is VerdictState.STRAGGLER
+    registry.cohorts.expected[1] = 1.0
+    assert describe_member(registry, 0, POLICY).state is VerdictState.NOT_SURE
+
+
+def test_a_verdict_has_four_digits_of_its_loss() -> None:
+    verdict = describe_member(world(excess=math.log1p(1 / 6)), 0, POLICY)
+    assert (verdict.loss, verdict.excess) == (0.1429, 0.1667)
+
+
+@pytest.mark.parametrize(("slow", "is_sure"), [(1, True), (2, False)])
+def test_two_of_three_that_are_slow_may_be_the_usual_ones(slow: int, is_sure: bool) -> None:
+    registry = world(ranks=3)
+    registry.rows.state[:slow] = STRAGGLER
+    state = describe_member(registry, 0, POLICY).state
+    assert (state is VerdictState.STRAGGLER) == is_sure
+
+
+@pytest.mark.parametrize(
+    ("channel", "found"), [(FAST, CauseClass.STALL), (CHRONIC, CauseClass.UNKNOWN)]
+)
+def test_steps_that_are_slow_now_and_then_are_stalls(channel: int, found: CauseClass) -> None:
+    registry = world(excess=0.0)
+    rows = registry.rows
+    rows.own_s[0, :5], rows.baseline_log_own[0], rows.recent_stalls[0] = 2.0, 0.0, 3.0
+    rows.channel[0] = channel
+    assert describe_member(registry, 0, POLICY).cause_class is found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slow", "is_sure"),
+    [(4, 2, False), (4, 1, True), (5, 3, True), (3, 1, True), (2, 2, False)],
+)
+def test_half_of_a_few_may_be_the_usual_ones(ranks: int, slow: int, is_sure: bool) -> None:
+    registry = world(ranks=ranks)
+    registry.rows.state[:slow] = STRAGGLER
+    registry.rows.state[slow:ranks] = HEALTHY
+    found = describe_member(registry, 0, POLICY)
+    assert (found.state is VerdictState.STRAGGLER) == is_sure

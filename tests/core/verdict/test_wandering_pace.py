@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.core.verdict.test_job_steps import cohort_table
-from tests.core.verdict.test_verdict_words import CALM, POLICY, world
+from tests.support.verdict_tables import CALM, POLICY, world
 
 from ingero.core.verdict.episodes import Episodes
 from ingero.core.verdict.job_steps import (
