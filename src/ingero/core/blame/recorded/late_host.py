@@ -52,7 +52,7 @@ def _at_begin(since_s: Floats, late_s: Floats) -> Floats:
     middle, level = since_s.mean(axis=1), late_s.mean(axis=1)
     apart = since_s - middle[:, None]
     power = np.maximum((apart**2).sum(axis=1), 1e-18)
-    slope = (apart * (late_s - level[:, None])).sum(axis=1) / power
+    slope = (apart * late_s).sum(axis=1) / power
     begin: Floats = level - slope * middle
     return begin
 
