@@ -79,7 +79,7 @@ def test_f122_f123_every_escape_is_refused_end_to_end(echo: RunningEcho) -> None
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(echo.sql, REFUSED))
     let_in = [
-        (sql[:80], reply.status)
+        (sql[:80], reply.status, reply.code)
         for sql, reply in zip(REFUSED, replies, strict=True)
         if reply.status != 400
     ]

@@ -18,7 +18,7 @@ from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
 from ingero.echo.store.columns import run_columns
 from ingero.echo.store.memory import give_back_memory
-from ingero.echo.store.query import is_out_of_memory, run_query
+from ingero.echo.store.query import explained, is_out_of_memory, run_query
 from ingero.echo.store.read_ahead import ReadAhead
 from ingero.echo.store.sql import run_user_sql
 from ingero.echo.store.wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
@@ -281,9 +281,10 @@ class Loader:
         except IngeroError as error:
             return Answer(ask.id, error="refused", message=str(error))
         except duckdb.Error as error:
-            if not is_out_of_memory(error):
+            failed = explained(error, QueryLimits())  # also before or after the query itself
+            if failed.code not in ("out_of_memory", "unavailable"):
                 raise
-            return Answer(ask.id, error="out_of_memory", message=str(error).splitlines()[0])
+            return Answer(ask.id, error=failed.code, message=str(failed))
 
     def address_space_left(self) -> float:
         """Return the share of the limit that is still free.

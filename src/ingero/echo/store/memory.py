@@ -1,6 +1,7 @@
 """The memory of Echo and of its store process, as the C library holds it."""
 
 import ctypes
+import sys
 from typing import Final
 
 _M_ARENA_MAX: Final = -8
@@ -27,6 +28,15 @@ def keep_memory_of_answers() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, _ANSWER_BYTES // 4)
         libc.mallopt(_M_TRIM_THRESHOLD, _ANSWER_BYTES)
+
+
+def leave_out_pyarrow() -> None:
+    """Keep DuckDB from importing pyarrow where somebody has installed it.
+
+    Our tables are streams that need no library. It would take 54 MB, and 1.4 GB of the address
+    space that the store process may use.
+    """
+    sys.modules["pyarrow"] = None  # type: ignore[assignment]  # how Python notes "cannot import"
 
 
 def give_back_memory() -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from ingero.children.lifetime import end_with_parent
 from ingero.echo.store.api import QueryResult
-from ingero.echo.store.memory import keep_memory_together
+from ingero.echo.store.memory import keep_memory_together, leave_out_pyarrow
 from ingero.echo.store.turns import READERS
 from ingero.echo.store.wire import (
     LENGTH,
@@ -55,6 +55,7 @@ def main(fd: int, settings: StoreSettings) -> int:
     """Serve one parent until it exits or sends Stop; return the exit status."""
     end_with_parent(signal.SIGKILL)
     keep_memory_together()
+    leave_out_pyarrow()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.umask(0o077)  # only the owner may read the database
