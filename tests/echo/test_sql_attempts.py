@@ -1,7 +1,6 @@
 """Attempts of a caller with a scope: each ends as if the rows of others did not exist. F094"""
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 from tests.support.sql_attempts import ATTEMPTS
@@ -26,8 +25,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TwoTenants,
         two_tenants(tmp_path_factory.mktemp("among")) as among,
         two_tenants(tmp_path_factory.mktemp("alone")) as alone,
     ):
-        with closing(alone.store.cursor()) as cursor:
-            keep_only_ours(cursor, TENANT_TABLES)
+        keep_only_ours(alone.store, TENANT_TABLES)
         yield among, alone
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from tests.support.stores import open_test_store
+from tests.support.stores import open_test_store, writing
 from tests.support.two_tenants import OURS, THEIRS, TwoTenants
 
 from ingero.echo.sql_functions import OPERATORS, SCALARS
@@ -28,15 +28,15 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoTenants]:
     """Our rows and those of another, in one block of the file and with one dictionary."""
     path: Path = tmp_path_factory.mktemp("dictionaries") / "echo.db"
     with closing(open_test_store(path, 1 << 30, 1)) as store:
-        with closing(store.cursor()) as cursor:
-            cursor.execute(
+        with writing(store) as connection:
+            connection.execute(
                 "INSERT INTO events (seq, idx, ts, received_ts, cluster_id, node_id, metric_name, "
                 "kind) SELECT range, 0, now(), now(), if(range % 2 = 0, ?, ?), 'n', "
                 "if(range % 2 = 0, ?, (?)[1 + range % 14]), 'gauge' FROM range(3000)",
                 [OURS, THEIRS, OWN, POISON],
             )
-            cursor.execute("CHECKPOINT")
-        yield TwoTenants(store)
+        store.checkpoint()
+        yield TwoTenants(store, path.parent)
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,7 @@ def test_no_function_shows_what_a_text_argument_names(
     tenants: TwoTenants, clusters: list[str] | None
 ) -> None:
     """Each admitted function gets the names of tables, files, settings and variables."""
-    secret = str(tenants.store.path.with_name("secret.csv"))
+    secret = str(tenants.folder / "secret.csv")
     leaks = []
     with tenants.session(clusters) as ask:
         for function in sorted(IN_FROM | {name for name in IN_EXPRESSIONS if name[0].isalpha()}):

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from hypothesis import given, settings
 from tests.support.sql_grammar import statements
-from tests.support.stores import open_test_store
+from tests.support.stores import open_test_store, writing
 from tests.support.two_tenants import OURS, THEIRS, TwoTenants, keep_only_ours
 
 from ingero.echo import sql_order
@@ -91,11 +91,11 @@ JOINED = (
 def opened(path: Path, *, alone: bool) -> EventStore:
     """Return a store with both tenants, or with ours alone."""
     store = open_test_store(path, 1 << 30, 2)
-    with closing(store.cursor()) as cursor:
-        cursor.execute(_SEED)
-        if alone:
-            keep_only_ours(cursor, ("events", "nccl_ops"))
-        cursor.execute("CHECKPOINT")
+    with writing(store) as connection:
+        connection.execute(_SEED)
+    if alone:
+        keep_only_ours(store, ("events", "nccl_ops"))
+    store.checkpoint()
     return store
 
 
@@ -107,7 +107,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TwoTenants,
         stores = [opened(folder / f"{alone}.db", alone=alone) for alone in (False, True)]
         for store in stores:
             stack.callback(store.close)
-        yield TwoTenants(stores[0]), TwoTenants(stores[1])
+        yield TwoTenants(stores[0], folder), TwoTenants(stores[1], folder)
 
 
 def test_the_oracle_works_without_the_barrier(

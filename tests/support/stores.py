@@ -19,6 +19,11 @@ ON_LAKE = os.environ.get("INGERO_TEST_STORE") == "lake"
 only_files = pytest.mark.skipif(ON_LAKE, reason="is about the database file")
 
 
+def examples(count: int) -> int:
+    """Return how many examples of a property to try: a lake takes a second for each load."""
+    return max(2, count // 6) if ON_LAKE else count
+
+
 def open_test_store(path: Path, memory_bytes: int = 512 << 20, threads: int = 1) -> EventStore:
     """Open the store that belongs to `path`."""
     if not ON_LAKE:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import duckdb
 from tests.support.stores import open_test_store, writing
 
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
@@ -45,8 +44,9 @@ INSERT INTO meta VALUES ('{CANARY}', 1);
 class TwoTenants:
     """Runs user SQL as the store process does."""
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, folder: Path) -> None:
         self.store = store
+        self.folder = folder
 
     def ask(self, sql: str, clusters: list[str] | None) -> tuple[str, str]:
         """Return `ok` and the result as text, or the code and message of the error."""
@@ -74,14 +74,16 @@ def two_tenants(folder: Path) -> Iterator[TwoTenants]:
     with writing(store) as connection:
         connection.execute(SEED)
     store.checkpoint()
-    yield TwoTenants(store)
+    yield TwoTenants(store, folder)
     store.close()
 
 
-def keep_only_ours(cursor: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
+def keep_only_ours(store: EventStore, tables: Iterable[str]) -> None:
     """Write the tables anew without the rows of others: deleted rows leave their values behind."""
-    for table in tables:
-        cursor.execute(
-            f"CREATE TEMP TABLE kept AS FROM {table} WHERE cluster_id = '{OURS}'; "
-            f"DELETE FROM {table}; INSERT INTO {table} FROM kept; DROP TABLE kept; CHECKPOINT"
-        )
+    with writing(store) as connection:
+        for table in tables:
+            connection.execute(
+                f"CREATE TEMP TABLE kept AS FROM {table} WHERE cluster_id = '{OURS}'; "
+                f"DELETE FROM {table}; INSERT INTO {table} FROM kept; DROP TABLE kept"
+            )
+            store.checkpoint()

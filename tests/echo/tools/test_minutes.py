@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.questions_data import gauge, metrics, total
-from tests.support.stores import open_test_store, writing
+from tests.support.stores import examples, open_test_store, writing
 
 from ingero.contract import names
 from ingero.contract.otlp.rows import Signal
@@ -88,7 +88,9 @@ pushes = st.lists(
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(pushes=pushes, since_s=st.floats(-10, 400), deleted=st.integers(0, 3))
 def test_minutes_and_edges_hold_every_event_once(

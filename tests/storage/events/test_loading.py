@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.echo_samples import metrics_body
-from tests.support.picky_database import REFUSED_METRIC, create_picky
-from tests.support.stores import meta, open_test_store
+from tests.support.picky_database import REFUSED_METRIC, accept_all, open_picky
+from tests.support.stores import examples, meta
 
 from ingero.contract.otlp.rows import Signal
 from ingero.errors import StoreDamaged, StoreError
@@ -41,8 +41,7 @@ MAKERS = {"sound": sound, "refused": refused, "unreadable": unreadable}
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EventStore]:
-    create_picky(tmp_path / "echo.db")
-    opened = open_test_store(tmp_path / "echo.db", 1 << 30, 1)
+    opened = open_picky(tmp_path / "echo.db")
     yield opened
     opened.close()
 
@@ -61,19 +60,13 @@ def loaded_seqs(store: EventStore) -> dict[int, int]:
     return dict(rows)
 
 
-def accept(store: EventStore) -> None:
-    """Let the database accept what it refused, as a new version would."""
-    store.cursor().execute("CREATE OR REPLACE TABLE events AS SELECT * FROM events")
-
-
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(kinds=st.lists(st.sampled_from(["sound", "sound", *MAKERS]), min_size=1, max_size=24))
 def test_each_request_is_loaded_or_set_aside_and_never_both(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("kinds")
-    create_picky(folder / "echo.db")
-    store = open_test_store(folder / "echo.db", 1 << 30, 1)
+    store = open_picky(folder / "echo.db")
     quarantine = Quarantine(folder / "q", 1 << 20)
     frames = [MAKERS[kind](seq) for seq, kind in enumerate(kinds, 1)]
     loaded = load_safely(store, quarantine, frames)
@@ -133,7 +126,7 @@ def test_a_retry_loads_once_with_its_old_number_and_its_minutes(
     (kept,) = handle(store, quarantine, "retry", [])
     assert kept["outcome"] == "kept"
     assert "CHECK" in kept["why"]
-    accept(store)
+    accept_all(store)
     (entry,) = quarantine.in_order()
     (done,) = handle(store, quarantine, "retry", [entry.id[:6]])
     assert done == {"id": entry.id, "outcome": "loaded", "why": ""}
@@ -148,7 +141,7 @@ def test_a_crash_between_a_retry_and_the_removal_of_its_file_does_not_load_it_tw
     store: EventStore, quarantine: Quarantine, tmp_path: Path
 ) -> None:
     load_safely(store, quarantine, [refused(1)])
-    accept(store)
+    accept_all(store)
     store.load_late(refused(1))
     left = Quarantine(tmp_path / "echo.db.quarantine")
     assert len(left.entries) == 1
