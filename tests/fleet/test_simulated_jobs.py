@@ -3,12 +3,22 @@
 from dataclasses import replace
 
 import pytest
-from tests.support.job_shapes import MB, WORLD, Call, Host, Item, Kernel, Shape, Sync
+from tests.support.job_shapes import (
+    MB,
+    WORLD,
+    Call,
+    Host,
+    Item,
+    Kernel,
+    Shape,
+    Sync,
+    swapping_pipeline,
+)
 from tests.support.random_jobs import draw_job
-from tests.support.simulated_job import Fault, simulate
+from tests.support.simulated_job import Fault, Noise, simulate
 from tests.support.simulated_live import watch
 
-from ingero.contract.verdict import CauseClass
+from ingero.contract.verdict import CauseClass, VerdictState
 
 CALM_S, SLOW_S = 50.0, 13.0
 
@@ -62,6 +72,29 @@ def test_a_rank_that_is_late_to_exchanges_is_named_and_not_its_group(
     assert {verdict.cause_class for _, verdict in named} == {cause}
     loss = named[-1][1].loss
     assert loss is not None and loss == pytest.approx(truth, abs=max(0.015, 0.25 * truth))
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (Fault(5, gpu=0.25), CauseClass.COMPUTE),
+        (Fault(3, host_s=0.25, every=5), CauseClass.STALL),
+    ],
+)
+def test_stages_that_wait_in_a_swap_for_a_slow_one_are_not_named(
+    fault: Fault, cause: CauseClass
+) -> None:
+    """Half of the ranks wait for it: that is neither their slowness nor an event of the job."""
+    shape, first = swapping_pipeline(micro_batches=4, stage_s=0.008), 250
+    noise = Noise(eager_sends=True, one_kernel=True)
+    faults = [replace(fault, first=first)]
+    job = simulate(shape, 370, faults, noise=noise, seed=3, flag_every=0)
+    said = [each.verdict for each in watch(job, nodes=2).said]
+    assert {(verdict.rank, verdict.cause_class) for verdict in said} == {(fault.rank, cause)}
+    assert VerdictState.STRAGGLER in {verdict.state for verdict in said}
+    means = job.step_s.mean(axis=0)
+    truth = 1.0 - means[5:first].mean() / means[first + 1 :].mean()
+    assert said[-1].loss == pytest.approx(truth, abs=max(0.01, 0.25 * truth))
 
 
 def two_stages(rank: int, step: int) -> list[Item]:

@@ -193,3 +193,47 @@ def pipeline(
         return [*items, Kernel(stage_s, stage_s / 2), Sync()]
 
     return Shape(ranks, program)
+
+
+def swapping_pipeline(
+    stages: int = 4,
+    replicas: int = 2,
+    micro_batches: int = 6,
+    stage_s: float = 0.003,
+    launch: float = 0.3,
+    *,
+    in_pairs: bool = False,
+) -> Shape:
+    """One forward, one backward, with one kernel for what a stage sends and gets in return.
+
+    Stages send to each other in the communicator of all ranks, or `in_pairs` in one of two.
+    """
+    ranks = stages * replicas
+    forward, backward = Kernel(stage_s, stage_s * launch), Kernel(2 * stage_s, 2 * stage_s * launch)
+
+    def swap(rank: int, peer: int, *ops: str) -> list[Item]:
+        pair = (min(rank, peer), max(rank, peer))
+        comm, members = (1000 + pair[0], pair) if in_pairs else (WORLD, tuple(range(ranks)))
+        calls = [Call(op, 2 * MB, comm, members, 1, peer, feeds_compute=True) for op in ops]
+        return [tuple(calls)] if calls else []
+
+    def program(rank: int, step: int) -> list[Item]:
+        stage = rank % stages
+        is_first, is_last = stage == 0, stage == stages - 1
+        take = [] if is_first else swap(rank, rank - 1, "Recv")
+        warm = min(stages - 1 - stage, micro_batches)
+        items: list[Item] = [Host(stage_s / 3)]
+        for _ in range(warm):
+            items += [*take, forward, *swap(rank, rank + 1, "Send")]
+        items += take if micro_batches > warm else []
+        for left in reversed(range(micro_batches - warm)):
+            items += [forward, *([] if is_last else swap(rank, rank + 1, "Send", "Recv")), backward]
+            items += [] if is_first else swap(rank, rank - 1, "Send", *(["Recv"] if left else []))
+        for _ in range(warm):
+            items += [*swap(rank, rank + 1, "Recv"), backward]
+            items += [] if is_first else swap(rank, rank - 1, "Send")
+        same = tuple(range(stage, ranks, stages))
+        items.append(Call("AllReduce", 40 * MB, 300 + stage, same, 5, feeds_compute=True))
+        return [*items, Kernel(stage_s, stage_s / 2), Sync()]
+
+    return Shape(ranks, program)
