@@ -49,9 +49,18 @@ def hybrid(
 
 
 def context_ring(
-    width: int = 4, replicas: int = 3, layers: int = 2, layer_s: float = 0.006, launch: float = 0.3
+    width: int = 4,
+    replicas: int = 3,
+    layers: int = 2,
+    layer_s: float = 0.006,
+    launch: float = 0.3,
+    *,
+    ahead: bool = True,
 ) -> Shape:
-    """Attention over a split sequence: blocks travel round a ring while the last one is used."""
+    """Attention over a split sequence: blocks travel round a ring while the last one is used.
+
+    Without `ahead` they travel when it has been used.
+    """
     ranks = width * replicas
 
     def program(rank: int, step: int) -> list[Item]:
@@ -60,15 +69,15 @@ def context_ring(
         after, before = ring[(at + 1) % width], ring[at - 1]
         comm = 700 + first
         swap = (
-            Call("Send", 3 * MB, comm, ring, 1, after, needs_compute=False),
-            Call("Recv", 3 * MB, comm, ring, 1, before, needs_compute=False),
+            Call("Send", 3 * MB, comm, ring, 1, after, needs_compute=not ahead),
+            Call("Recv", 3 * MB, comm, ring, 1, before, needs_compute=not ahead),
         )
         items: list[Item] = [Host(layer_s / 4)]
         for share in (1, 2):
             block = Kernel(share * layer_s / width, share * layer_s / width * launch)
             for _ in range(layers):
                 for _ in range(width - 1):
-                    items += [swap, block, Join(1)]
+                    items += [swap, block, Join(1)] if ahead else [block, swap, Join(1)]
                 items += [block, block]
         items += [Call("AllReduce", (50 - n) * MB, WORLD, tuple(range(ranks)), 2) for n in range(2)]
         return [*items, Join(2), Kernel(layer_s / 2, layer_s / 4), Sync()]

@@ -1,4 +1,4 @@
-"""Two ranks that send and receive together are an exchange; stages of a pipeline are not."""
+"""Ranks that always send and receive together are alike; stages of a pipeline are not."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from tests.support.job_shapes import pipeline
 from tests.support.other_shapes import context_ring
 from tests.support.simulated_job import simulate
 
+from ingero.core.blame.roles import find_roles
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.own_time import idle_before_enqueue
 from ingero.core.collectives.pairs.exchanges import join_exchanges
@@ -29,9 +30,15 @@ def test_a_ring_of_two_is_an_exchange_however_the_recording_begins(ring: Collect
     first = rows[ring.who[rows] == 0][np.argsort(ring.start_ns[rows[ring.who[rows] == 0]])[0]]
     assert is_swap(ring, rows[rows != first]), "a launch may be cut in two"
     assert not is_swap(ring, _pairs(ring, 0)), "both members must be known"
-    assert not is_swap(ring, _pairs(ring, 0, 1, 2)), "three are no pair"
     few = np.concatenate([rows[ring.who[rows] == who][:31] for who in (0, 1)])
     assert not is_swap(ring, few), "fifteen launches are too few"
+
+
+def test_ranks_of_a_ring_are_alike_also_where_a_call_was_lost() -> None:
+    ring = simulate(context_ring(4, 2, 2), 60).columns
+    rows = _pairs(ring, 0, 1, 2, 3)
+    assert is_swap(ring, np.delete(rows, len(rows) // 2))
+    assert set(find_roles(ring, range(8)).tolist()) == {0}
 
 
 def test_an_exchange_of_two_is_read_as_one_collective(ring: Collectives) -> None:

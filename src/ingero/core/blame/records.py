@@ -38,6 +38,7 @@ from ingero.core.collectives.lag import measure_lag
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.pairs.exchanges import join_exchanges
 from ingero.core.collectives.pairs.numbers import number_point_to_point
+from ingero.core.collectives.pairs.swap_ends import end_with_peers
 from ingero.core.places.charged import describe_collective, ranks_text
 from ingero.core.places.links import locate_link
 
@@ -70,7 +71,8 @@ def blame_records(
     given = len(collectives)
     collectives = distinct(collectives)
     repeated = given - len(collectives)
-    collectives = number_point_to_point(join_exchanges(collectives))
+    recorded = number_point_to_point(join_exchanges(collectives))
+    collectives = end_with_peers(recorded)
     measured = measure_steps(collectives, exact_ends)
     workers, present = measured.workers, len(measured.ranks)
     in_steps = collectives.nranks[measured.row_step >= 0]
@@ -95,17 +97,18 @@ def blame_records(
         exact_ends,
         labels or {},
     )
-    return _answer(job, source, repeated)
+    return _answer(job, recorded, source, repeated)
 
 
-def _answer(job: RecordedJob, source: str, repeated: int) -> Answer:
+def _answer(job: RecordedJob, recorded: Collectives, source: str, repeated: int) -> Answer:
+    """Return the answer; `recorded` has the times of transfers without waits that were added."""
     workers = job.measured.workers
     steps = len(workers.steps)
     found = _unless_others_wait(job, find_blamed(job))
     late = [each for each in found if each.loss.costs_nothing and not each.spell.is_over(steps)]
     blamed = [each for each in found if not each.loss.costs_nothing]
     culprits = tuple(_culprit(job, each) for each in blamed)
-    slow = find_link_spell(job.collectives, job.measured.row_step, workers.period_s, job.step_s)
+    slow = find_link_spell(recorded, job.measured.row_step, workers.period_s, job.step_s)
     if slow is not None and culprits and links_loss(slow.links) < LINKS_EXPLAIN * _most(blamed):
         slow = None  # it is the rank that is slow
     if slow is not None:  # who waits for a slow link looks slow itself

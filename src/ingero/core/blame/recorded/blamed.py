@@ -23,6 +23,7 @@ from ingero.core.blame.recorded.replays import charge_by_replay
 from ingero.core.blame.recorded.spells import Spell
 from ingero.core.blame.recorded_job import RecordedJob
 from ingero.core.collectives.columns import Floats
+from ingero.core.collectives.pairs.swap_ends import swaps_of
 
 JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
@@ -183,7 +184,7 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     places = job.places
     if job.lateness is not None and job.lateness.overlaps_in_groups:
         places = job.lateness  # calls in flight do not show whether the GPU had work
-    if places is not None and _meets_all(places, spell.worker):
+    if places is not None and _meets_all(places, spell.worker) and not _swaps(job, spell):
         found = classify_lateness(places, spell, peers[peers != spell.worker].tolist())
         if found is not None:
             return _unless_launching(job, spell, found[0]), found[2], found[3]
@@ -202,6 +203,15 @@ def _meets_all(places: PlaceTables, worker: int) -> bool:
     """
     is_met = np.isfinite(places.start_s[worker]).any(axis=0)[: places.comm.shape[1]]
     return bool((is_met | places.is_pair[worker] | (places.comm[worker] < 0)).all())
+
+
+def _swaps(job: RecordedJob, spell: Spell) -> bool:
+    """Whether a worker sends and receives in one kernel, which ends as its last partner lets it.
+
+    No two ranks then leave a place together, so lateness there does not show where it arose.
+    """
+    mine = job.collectives.who == job.measured.ranks[spell.worker]
+    return bool(swaps_of(job.collectives.take(mine)).any())
 
 
 def _unless_launching(job: RecordedJob, spell: Spell, cause: CauseClass) -> CauseClass:

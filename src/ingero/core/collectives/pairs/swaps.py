@@ -1,7 +1,8 @@
-"""Two ranks that always send and receive together: an exchange of two, and no pipeline.
+"""Ranks that always send and receive together: an exchange of two, or a ring, and no pipeline.
 
-Tokens of two expert ranks and blocks of a ring of two travel both ways in one launch. Two stages of
-a pipeline may send and receive in one launch, too, but not while it fills and drains.
+Tokens of two expert ranks travel both ways in one launch, and every rank of a ring sends to the
+next one while it receives from the one before. Stages of a pipeline may send and receive in one
+launch, too, but not while it fills and drains.
 """
 
 import numpy as np
@@ -12,31 +13,27 @@ from ingero.core.collectives.columns import Collectives
 TOGETHER = 0.1  # of the usual time between two launches: calls of one launch are closer
 ALWAYS = 0.99  # of the launches; a pipeline fills once in every step
 MIN_LAUNCHES = 16
+BETWEEN = 0.75  # quantile of all silences that is the median of those between launches
 
 Rows = NDArray[np.intp]
 
 
 def is_swap(collectives: Collectives, rows: Rows) -> bool:
-    """Whether both members send and receive in the same launches; `rows` are those of the pair."""
+    """Whether all members send and receive in the same launches; `rows` are those of one group."""
     members = np.unique(collectives.who[rows])
-    return len(members) == 2 and all(
+    return len(members) > 1 and all(
         _swaps(collectives, rows[collectives.who[rows] == who]) for who in members
     )
 
 
 def _swaps(collectives: Collectives, rows: Rows) -> bool:
     rows = rows[np.argsort(collectives.start_ns[rows], kind="stable")]
-    # A recording may begin between the two calls of a launch.
-    return any(_in_pairs(collectives, rows[first:]) for first in (0, 1))
-
-
-def _in_pairs(collectives: Collectives, rows: Rows) -> bool:
-    launches = len(rows) // 2
-    if launches < MIN_LAUNCHES:
+    if len(rows) < 2 * MIN_LAUNCHES:
         return False
-    rows = rows[: 2 * launches]
-    is_send = collectives.has_op({"Send"})[rows].reshape(-1, 2)
-    start = collectives.start_ns[rows].reshape(-1, 2)
-    apart = np.median(start[1:, 0] - start[:-1, 0])
-    together = (is_send.sum(axis=1) == 1) & (start[:, 1] - start[:, 0] <= TOGETHER * apart)
-    return bool(together.mean() >= ALWAYS)
+    silence = np.diff(collectives.start_ns[rows])
+    # Of two calls per launch, every second silence is one between launches.
+    is_new = silence > TOGETHER * np.quantile(silence, BETWEEN)
+    launch = np.concatenate(([0], np.cumsum(is_new)))
+    sends, counts = np.bincount(launch, collectives.has_op({"Send"})[rows]), np.bincount(launch)
+    together = (sends == 1) & (counts == 2)
+    return len(counts) >= MIN_LAUNCHES and bool(together.mean() >= ALWAYS)
