@@ -85,16 +85,34 @@ def test_published_modes_vectors_66_v20(
             id="few",
         ),
         pytest.param(
-            mode(0.78, 5, quorum=False, reason=QuorumReason.FEW_NODES, warm=False),
+            mode(
+                0.78,
+                5,
+                quorum=False,
+                reason=QuorumReason.FEW_NODES,
+                warm=False,
+                baseline_score=0.95,
+            ),
             (FLEET_CACHED, False),
             id="few-and-cold",
         ),
         pytest.param(
-            mode(0.78, 5, quorum=False, reason=QuorumReason.PANIC, quorum_seen=False),
+            mode(
+                0.78,
+                5,
+                quorum=False,
+                reason=QuorumReason.PANIC,
+                quorum_seen=False,
+                baseline_score=0.95,
+            ),
             (FLEET_CACHED, False),
             id="panic",
         ),
-        pytest.param(mode(0.78, 5, quorum=False), (FLEET_CACHED, False), id="quorum-was-lost"),
+        pytest.param(
+            mode(0.78, 5, quorum=False, baseline_score=0.95),
+            (FLEET_CACHED, False),
+            id="quorum-was-lost",
+        ),
         pytest.param(
             mode(0.78, 5, quorum=False, reason=QuorumReason.FEW_NODES, baseline_score=None),
             (FLEET_CACHED, False),
