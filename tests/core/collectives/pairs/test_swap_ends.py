@@ -1,4 +1,4 @@
-"""Ends of kernels that send and receive: nobody has left one before its partners came (F013)."""
+"""Ends of kernels that send and receive: nobody has left one before its partners came."""
 
 import numpy as np
 import pytest
