@@ -11,7 +11,7 @@ from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.own_times import UNNUMBERED, FrameBuffer, make_batch
 
-ONE = np.array([0])
+ONE, SECOND = np.array([0]), np.array([1])
 
 
 def test_a_sample_is_closed_once_and_starts_at_nothing() -> None:
@@ -77,17 +77,35 @@ def test_steps_wait_since_their_first_sample() -> None:
     assert buffer.close(cohort_of, live, wait_s, 99.0) == []
 
 
-def test_the_last_own_time_shows_what_a_job_shares() -> None:
-    """Two of three are 10 % above their baselines at their last step: the third shares that."""
+@pytest.mark.parametrize(("per_sample", "steps"), [(0, [5]), (2, [4, 5]), (9, range(6))])
+def test_the_latest_own_times_show_what_a_job_shares(per_sample: int, steps: list[int]) -> None:
+    """Two of three are 10 % above their baselines in the steps of a sample: so is the third."""
     registry = MemberRegistry(POLICY)
     for rank in range(4):
         registry.put(member(f"n{rank}", rank, role=f"stage{rank}"), 0.0)
     rows, cohorts = registry.rows, registry.cohorts
     cohorts.is_small[1:5], rows.baseline_log_own[:4], rows.frames[:4] = True, 0.0, 6
+    cohorts.frames_per_sample[1:5] = per_sample
     rows.own_s[:4] = 1.0
-    rows.own_s[:4, 5] = np.exp([0.0, 0.1, 0.2, 0.3])
+    noise = np.linspace(-0.04, 0.04, len(steps)) if len(steps) > 1 else np.zeros(1)
+    for step, by in zip(steps, noise, strict=True):
+        rows.own_s[:4, step] = np.exp(by + np.array([0.0, 0.1, 0.2, 0.3]))
     residuals.find_common(registry, np.ones(4, bool))
     assert rows.common[:4] == pytest.approx([0.2, 0.2, 0.1, 0.1])
+
+
+def test_the_first_steps_of_a_baseline_count_alike_and_later_ones_slowly() -> None:
+    registry = world()
+    rows, cohorts, cohort = registry.rows, registry.cohorts, registry.rows.cohort[SECOND]
+    cohorts.frames_per_sample[1] = 2
+    for frame, own_s in enumerate((1.0, math.e, math.e**2, math.e**3), 1):
+        rows.frames[1] = frame
+        batch = make_batch(SECOND, np.array([own_s]), np.array([frame]))
+        residuals._follow_baselines(registry, batch, np.log(batch.own_s), cohort)
+        assert rows.baseline_log_own[1] == pytest.approx((frame - 1) / 2)
+    rows.frames[1] = 1000
+    residuals._follow_baselines(registry, batch, np.array([2.5]), cohort)
+    assert rows.baseline_log_own[1] == pytest.approx(1.5 + 0.01)
 
 
 def test_samples_without_a_step_number_are_taken_with_the_next_tick() -> None:

@@ -124,7 +124,7 @@ def test_a_late_sample_needs_two_peers_at_its_step(members: int, too_late: int) 
 def test_a_baseline_follows_whole_samples(per_sample: int, moved: float) -> None:
     registry = world()
     registry.rows.baseline_log_own[:8], registry.rows.state[0] = 0.0, 0
-    registry.rows.cusum[0] = 0.0
+    registry.rows.cusum[0], registry.rows.frames[:8] = 0.0, 1000
     registry.cohorts.frames_per_sample[1] = per_sample
     members = np.arange(4)
     batch = make_batch(members, np.full(4, math.e), np.full(4, 1))

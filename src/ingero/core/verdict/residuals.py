@@ -116,11 +116,25 @@ def find_common(registry: MemberRegistry, live: NDArray[np.bool_]) -> None:
     known = live & in_job & (rows.frames[: rows.size] > 0)
     members = np.flatnonzero(known & ~np.isnan(rows.baseline_log_own[: rows.size]))
     members = members[np.argsort(rows.job[members], kind="stable")]
-    own_s = rows.own_s[members, (rows.frames[members] - 1) % FRAMES]
-    away = _log_own(registry, members, own_s) - rows.baseline_log_own[members]
+    away = _recent_log_own(registry, members) - rows.baseline_log_own[members]
     rows.common[: rows.size][in_job] = 0.0
     if len(members):
         rows.common[members] = np.nan_to_num(peer_medians(rows.job[members], away))
+
+
+def _recent_log_own(registry: MemberRegistry, members: Index) -> Column:
+    """Return the mean logarithm of own times over the steps of a sample.
+
+    One step is much noisier than a sample, and what all share is added to every step of one.
+    """
+    rows = registry.rows
+    per_sample = registry.cohorts.frames_per_sample[rows.cohort[members]]
+    count = np.minimum(np.clip(per_sample, 1, FRAMES), rows.frames[members])
+    back = np.arange(1, int(count.max(initial=1)) + 1)
+    place = (rows.frames[members][:, None] - back) % FRAMES
+    own_s = np.where(back <= count[:, None], rows.own_s[members[:, None], place], np.nan)
+    least_s = LEAST_OWN * np.nan_to_num(rows.span_s[members])
+    return np.asarray(np.nanmean(np.log(own_s + least_s[:, None]), axis=1), np.float64)
 
 
 def take_unnumbered(
@@ -226,7 +240,9 @@ def _follow_baselines(
     calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.limit[members])
     # A whole sample of steps is learned before the channel can react, so each step weighs less.
     per_sample = np.maximum(registry.cohorts.frames_per_sample[cohort], 1)
-    own = _follow(rows.baseline_log_own[members], log_own, SLOWLY / per_sample)
+    # The first steps count alike: following the very first slowly, it would stay for a minute.
+    smooth = np.maximum(SLOWLY / per_sample, 1.0 / np.maximum(rows.frames[members], 1))
+    own = _follow(rows.baseline_log_own[members], log_own, smooth)
     rows.baseline_log_own[members] = np.where(calm, own, rows.baseline_log_own[members])
     known = np.isfinite(batch.idle_s)
     if not known.any():
