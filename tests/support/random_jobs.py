@@ -23,7 +23,7 @@ class DrawnJob:
 
 def draw_job(kind: str, seed: int, step_s: float = 0.1) -> DrawnJob:
     """Draw a job of one kind of `KINDS`."""
-    dice = np.random.default_rng([seed, sorted(KINDS).index(kind)])
+    dice = np.random.default_rng([seed, [*KINDS].index(kind)])
     noise = Noise(
         gpu=dice.uniform(0.005, 0.03),
         host=dice.uniform(0.05, 0.3),
@@ -33,6 +33,7 @@ def draw_job(kind: str, seed: int, step_s: float = 0.1) -> DrawnJob:
         step_host=dice.uniform(0.01, 0.15),
         wander=dice.uniform(0.001, 0.02),
         eager_sends=bool(dice.random() < 0.5),
+        one_kernel=kind == "ring",
     )
     return DrawnJob(f"{kind}/{seed}", KINDS[kind](dice, step_s), noise, step_s)
 
@@ -74,22 +75,35 @@ def _accumulation(dice: np.random.Generator, step_s: float) -> Shape:
     return _ddp(dice, step_s, int(dice.integers(2, 9)))
 
 
-def _fsdp(dice: np.random.Generator, step_s: float, hybrid: bool = False) -> Shape:
-    ranks, layers = (8 if hybrid else int(dice.choice([4, 8, 8, 16]))), int(dice.integers(4, 13))
+def _fsdp(
+    dice: np.random.Generator,
+    step_s: float,
+    mesh: tuple[int, int] | None = None,
+    neighbours: bool = True,
+) -> Shape:
+    """`mesh` is replicas × shards; ranks that share are neighbours, or as far apart as can be."""
+    hybrid = mesh is not None
+    ranks = mesh[0] * mesh[1] if mesh else int(dice.choice([4, 8, 8, 16]))
+    layers = int(dice.integers(4, 13))
     launch, ends = dice.uniform(0.3, 1.0), _ends(dice, step_s)
     ahead, limit = int(dice.integers(1, 3)), int(dice.choice([0, 2, 4]))
     layer_s, size = step_s * 0.85 / (3 * layers), int(dice.integers(4, 40)) * MB
-    sharing = 4 if hybrid else ranks
+    sharing = mesh[1] if mesh else ranks
 
     def program(rank: int, step: int) -> list[Item]:
-        first = rank - rank % sharing
+        first, place = rank - rank % sharing, rank % sharing
         near, across = (
             tuple(range(first, first + sharing)),
-            tuple(range(rank % sharing, ranks, sharing)),
+            tuple(range(place, ranks, sharing)),
         )
+        if not neighbours:
+            apart = ranks // sharing
+            first, place = rank % apart, rank // apart
+            near = tuple(range(first, ranks, apart))
+            across = tuple(range(place * apart, place * apart + apart))
         gather = Call("AllGather", size, 50 + first, near, 1, needs_compute=False)
         scatter = Call("ReduceScatter", size, 50 + first, near, 2)
-        reduce = Call("AllReduce", size // sharing, 90 + rank % sharing, across, 3)
+        reduce = Call("AllReduce", size // sharing, 190 + place, across, 3)
         forward, backward = (
             Kernel(layer_s, layer_s * launch),
             Kernel(2 * layer_s, 2 * layer_s * launch),
@@ -112,7 +126,50 @@ def _fsdp(dice: np.random.Generator, step_s: float, hybrid: bool = False) -> Sha
 
 
 def _hybrid(dice: np.random.Generator, step_s: float) -> Shape:
-    return _fsdp(dice, step_s, hybrid=True)
+    return _fsdp(dice, step_s, mesh=(2, 4))
+
+
+def _groups(dice: np.random.Generator, step_s: float) -> Shape:
+    """FSDP in groups of any size, and any number of them."""
+    mesh = (int(dice.choice([2, 2, 3, 4])), int(dice.choice([2, 4, 8])))
+    return _fsdp(dice, step_s, mesh, neighbours=bool(dice.random() < 0.7))
+
+
+def _ring(dice: np.random.Generator, step_s: float) -> Shape:
+    """Ring attention: keys and values visit all ranks of a ring in each layer, and go back."""
+    width, replicas = int(dice.choice([2, 3, 4, 4, 8])), int(dice.choice([1, 2, 2, 4]))
+    if width * replicas < 4:
+        replicas = 2
+    ranks, layers, launch = width * replicas, int(dice.integers(2, 6)), dice.uniform(0.1, 0.5)
+    neighbours, tensors = bool(dice.random() < 0.7), int(dice.choice([1, 2]))
+    ends, part = _ends(dice, step_s), step_s * 0.8 / (3 * layers)
+
+    def program(rank: int, step: int) -> list[Item]:
+        first = rank - rank % width if neighbours else rank % replicas
+        ring = tuple(range(first, first + width) if neighbours else range(first, ranks, replicas))
+        at = ring.index(rank)
+
+        def passed(by: int) -> Item:
+            to, source = ring[(at + by) % width], ring[(at - by) % width]
+            sends = (Call("Send", 8 * MB, 700 + first, ring, 3, to, feeds_compute=True),) * tensors
+            return sends + tuple(
+                Call("Recv", 8 * MB, 700 + first, ring, 3, source, feeds_compute=True)
+                for _ in range(tensors)
+            )
+
+        items: list[Item] = [Host(step_s * 0.02)]
+        for share, by in ((1, 1), (2, -1)):
+            turn = Kernel(part * share * 0.4 / width, part * share * 0.4 / width * launch)
+            rest = Kernel(part * share * 0.6, part * share * 0.6 * launch)
+            for _ in range(layers):
+                items.append(turn)
+                for _ in range(width - 1):
+                    items += [passed(by), turn]
+                items.append(rest)
+        items.append(Call("AllReduce", 60 * MB, WORLD, tuple(range(ranks)), feeds_compute=True))
+        return [*items, *ends(step)]
+
+    return Shape(ranks, program)
 
 
 def _experts(dice: np.random.Generator, step_s: float) -> Shape:
@@ -212,12 +269,15 @@ def _pipeline(dice: np.random.Generator, step_s: float) -> Shape:
     return Shape(ranks, program)
 
 
+# In this order: it is part of what is drawn.
 KINDS: dict[str, Callable[[np.random.Generator, float], Shape]] = {
-    "ddp": _ddp,
     "accumulation": _accumulation,
+    "ddp": _ddp,
+    "experts": _experts,
     "fsdp": _fsdp,
     "hybrid": _hybrid,
-    "experts": _experts,
-    "tensor": _tensor,
     "pipeline": _pipeline,
+    "tensor": _tensor,
+    "groups": _groups,
+    "ring": _ring,
 }

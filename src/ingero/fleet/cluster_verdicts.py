@@ -14,12 +14,12 @@ from ingero.contract.measurements.own_time import OwnTime
 from ingero.contract.measurements.ranks import Measured
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.collectives.columns import Collectives, Recorder, from_records
+from ingero.core.collectives.inherited import StepWaits
 from ingero.core.collectives.lag import measure_lag
 from ingero.core.collectives.live_arrivals import (
     NO_ARRIVALS,
     Arrivals,
     ClosedCollectives,
-    HiddenDelays,
     StepAdvances,
     has_arrival,
     join_arrivals,
@@ -30,7 +30,8 @@ from ingero.core.collectives.live_matching import CollectiveMatcher, Matched
 from ingero.core.collectives.live_roles import LiveRoles
 from ingero.core.collectives.live_steps import LiveSteps
 from ingero.core.collectives.own_time_queue import OwnTimeQueue
-from ingero.core.collectives.pairs.live_exchanges import EXCHANGE
+from ingero.core.collectives.pairs.hidden_delays import HiddenDelays
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGES
 from ingero.core.cost import barrier_idle_s
 from ingero.core.places.charged import ChargedPlaces
 from ingero.core.places.links import LINK_NEXT_STEP, LinkPlace
@@ -84,6 +85,7 @@ class ClusterVerdicts:
     own_times: OwnTimeQueue = field(default_factory=OwnTimeQueue)
     advances: StepAdvances = field(default_factory=StepAdvances)
     closed: ClosedCollectives = field(default_factory=ClosedCollectives)
+    waits: StepWaits = field(default_factory=StepWaits)
     hidden: HiddenDelays = field(default_factory=HiddenDelays)
     places: ChargedPlaces = field(default_factory=ChargedPlaces)
     transfers: LiveTransfers = field(default_factory=LiveTransfers)
@@ -301,7 +303,7 @@ class ClusterVerdicts:
         # Without clock fits, only lateness that needs no common clock is counted.
         lag = measure_lag(columns, matched.groups, {})
         # When an exchange was over is not known, so its duration says nothing.
-        clock_free = np.isfinite(lag.error_ms) & ~columns.has_op({EXCHANGE})
+        clock_free = np.isfinite(lag.error_ms) & ~columns.has_op(EXCHANGES)
         size = len(columns.recorders)
         lateness_ms = _means(columns.who[clock_free], lag.lateness_ms[clock_free], size)
         self.idle_gpu_s += barrier_idle_s(
@@ -325,7 +327,7 @@ class ClusterVerdicts:
         waiting = members[awaited.who]
         # Nobody's own times wait for sends and receives, which are no arrivals.
         tagged = (waiting >= 0) & (awaited.step >= 0) & has_arrival(awaited)
-        on_time = measure_arrivals(columns, matched.groups, members[columns.who])
+        on_time = measure_arrivals(columns, matched.groups, members[columns.who], self.waits, now_s)
         self.places.take(on_time, columns, now_s)
         self.transfers.take(columns, matched.groups, now_s)
         self.advances.add(

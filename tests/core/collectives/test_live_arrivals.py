@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
+from ingero.core.collectives.inherited import StepWaits
 from ingero.core.collectives.live_arrivals import (
     LATE_S,
     ClosedCollectives,
@@ -60,7 +61,13 @@ def calls(late_ms: dict[tuple[int, int], dict[int, float]], steps: int = 1) -> C
 def advances(rows: Collectives, *, without: tuple[int, ...] = ()) -> StepAdvances:
     rows = rows.take(~np.isin(rows.who, without))
     found = StepAdvances()
-    found.add(measure_arrivals(rows, match_collectives(rows), rows.who.astype(np.int64)), NONE, 0.0)
+    found.add(
+        measure_arrivals(
+            rows, match_collectives(rows), rows.who.astype(np.int64), StepWaits(), 0.0
+        ),
+        NONE,
+        0.0,
+    )
     return found
 
 
@@ -119,7 +126,9 @@ def test_own_times_wait_for_their_collectives_but_not_for_ever() -> None:
     queue, found = OwnTimeQueue(), StepAdvances()
     member, step, one = np.array([0, 0, 1]), np.array([4, 5, 5]), np.ones(3, np.int64)
     queue.add(member, step, one, np.ones((3, 3)), 10.0)
-    arrivals = measure_arrivals(calls({}).take(np.arange(0)), np.empty(0, np.intp), NONE)
+    arrivals = measure_arrivals(
+        calls({}).take(np.arange(0)), np.empty(0, np.intp), NONE, StepWaits(), 0.0
+    )
     found.add(arrivals, step_keys(np.array([0]), np.array([4])), 10.0)
     ready = queue.take_ready(found, 10.0)
     assert ready is not None

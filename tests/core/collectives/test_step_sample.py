@@ -111,3 +111,12 @@ def test_beyond_the_limit_sizes_of_one_operation_are_counted_together() -> None:
     weights = Weights()
     codes = weights.codes(("AllReduce",), np.zeros(400, np.int64), np.arange(400))
     assert len(np.unique(codes)) == 257
+
+
+@pytest.mark.parametrize(("length", "places"), [(64, 1.0), (65, 0.42)])
+def test_steps_are_sent_whole_down_to_one_in_two_seconds(length: int, places: float) -> None:
+    sample, step = StepSample(32.0), np.repeat(np.arange(4), length)
+    place = np.tile(np.arange(length), 4)
+    sample.choose(step, place, place * 0, np.full(4, 0.1))
+    assert sample.places == pytest.approx(places, abs=0.01)
+    assert sample.steps * 10 == pytest.approx(0.44 if places == 1 else 0.88, abs=0.01)

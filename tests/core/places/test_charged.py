@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
+from ingero.core.collectives.inherited import StepWaits
 from ingero.core.collectives.live_arrivals import measure_arrivals
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.places.charged import FADE_S, ChargedPlaces, ranks_text, size_text
@@ -43,7 +44,11 @@ def taken(*steps: dict[int, dict[int, float]], found: ChargedPlaces | None = Non
     for number, late in enumerate(steps):
         rows = calls(late, number)
         member = rows.who.astype(np.int64)
-        found.take(measure_arrivals(rows, match_collectives(rows), member), rows, float(number))
+        found.take(
+            measure_arrivals(rows, match_collectives(rows), member, StepWaits(), 0.0),
+            rows,
+            float(number),
+        )
     return found
 
 
@@ -62,7 +67,7 @@ def test_old_charges_fade() -> None:
     found = taken({0: {1: 9.0}})
     rows = calls({2: {1: 4.0}}, 1)
     member = rows.who.astype(np.int64)
-    arrivals = measure_arrivals(rows, match_collectives(rows), member)
+    arrivals = measure_arrivals(rows, match_collectives(rows), member, StepWaits(), 0.0)
     found.take(arrivals, rows, 2 * FADE_S)
     assert found.describe(1, world=4).startswith("AllReduce")
 

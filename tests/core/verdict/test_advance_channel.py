@@ -230,7 +230,7 @@ def test_a_share_of_a_longer_own_time_explains_more(own_s: float, is_own: bool) 
 
 @pytest.mark.parametrize(
     ("used", "count", "is_learned"),
-    [(0, 28, False), (0, 29, True), (20, 38, False), (20, 39, True)],
+    [(0, 18, False), (0, 19, True), (20, 38, False), (20, 39, True)],
 )
 def test_advances_are_learned_after_the_warm_up_and_with_twice_as_many(
     used: int, count: int, is_learned: bool

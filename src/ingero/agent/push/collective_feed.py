@@ -25,7 +25,7 @@ from ingero.contract.names import RING_FOLDER_VARIABLE
 from ingero.core.collectives.barrier import barrier_waits
 from ingero.core.collectives.columns import SOURCES, Collectives, concat, from_records
 from ingero.core.collectives.live_steps import FinishedSteps, StepTimes
-from ingero.core.collectives.pairs.live_exchanges import EXCHANGE, after_anchors
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGES, after_anchors
 from ingero.core.collectives.plugin_records import to_records
 from ingero.errors import IngeroError
 from ingero.storage.trace.collectives import follow_collectives, read_waits
@@ -68,6 +68,32 @@ class RankBatch:
         )
 
 
+def with_exchanges(batch: RankBatch, joined: Collectives, row: Rows) -> RankBatch:
+    """Return the batch with `joined` collectives; `row` is which of the batch each was."""
+    is_joined = joined.has_op(EXCHANGES)
+
+    def pick(rows: Rows) -> list[CollectiveRecord]:
+        plain = batch.pick(row[rows])
+        return [
+            _joined(record, joined, at) if is_joined[at] else record
+            for record, at in zip(plain, rows.tolist(), strict=True)
+        ]
+
+    return replace(batch, collectives=joined, pick=pick)
+
+
+def _joined(record: CollectiveRecord, rows: Collectives, at: int) -> CollectiveRecord:
+    return replace(
+        record,
+        op=rows.ops[rows.op[at]],
+        peer=None,
+        size_bytes=int(rows.size_bytes[at]),
+        start_ns=int(rows.start_ns[at]),
+        end_ns=int(rows.end_ns[at]),
+        gpu_duration_ns=int(rows.gpu_duration_ns[at]),
+    )
+
+
 class RecentBatches:
     """The last batches of one rank; its collectives are counted from 0 over all batches."""
 
@@ -102,7 +128,7 @@ class RecentBatches:
     def after_anchors(self, finished: FinishedSteps) -> NDArray[np.int64]:
         """Return of each collective how long after place 0 of its step it began; -1 if unknown."""
         rows = finished.row
-        if not any(EXCHANGE in batch.collectives.ops for _, batch, _ in self._batches):
+        if not any(EXCHANGES & {*batch.collectives.ops} for _, batch, _ in self._batches):
             return np.full(len(rows), -1, np.int64)
         order = np.argsort(rows, kind="stable")
         parts = []

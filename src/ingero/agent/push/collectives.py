@@ -18,7 +18,13 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch, RecentBatches, Rows
+from ingero.agent.push.collective_feed import (
+    CollectiveFeed,
+    RankBatch,
+    RecentBatches,
+    Rows,
+    with_exchanges,
+)
 from ingero.agent.push.counters import LiveCounters
 from ingero.agent.push.rank_report import RankPlace, own_times_of
 from ingero.contract.collective import COLLECTIVE_OPS, CollectiveRecord, CollectiveSource
@@ -29,7 +35,7 @@ from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.live_steps import FinishedSteps, LiveSteps
-from ingero.core.collectives.pairs.live_exchanges import EXCHANGE, ExchangeJoiner
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGES, ExchangeJoiner
 from ingero.core.collectives.step_points import (
     JOB_POINTS_PER_S,
     POINTS_PER_S,
@@ -328,39 +334,22 @@ def _sample(rank: _Rank, batch: RankBatch, finished: FinishedSteps) -> list[Coll
 
 def _in_step(record: CollectiveRecord, after_ns: int) -> CollectiveRecord:
     """Return the record of a step; an exchange gets a number that is the same on all ranks."""
-    if record.op != EXCHANGE or after_ns < 0:
+    if record.op not in EXCHANGES or after_ns < 0:
         return record
     number = (record.step or 0) * PLACES + (record.place or 0) % PLACES
     return replace(record, seq=number if record.seq is None else record.seq, after_ns=after_ns)
 
 
 def _join_exchanges(rank: _Rank, batch: RankBatch) -> RankBatch:
-    """Return the batch with the sends and receives of each exchange as one collective."""
+    """Return the batch with the sends and receives of each exchange as one collective.
+
+    Where a ring was found, steps are searched anew.
+    """
+    turns = rank.exchanges.turns
     joined, row = rank.exchanges.take(batch.collectives)
-    if joined is batch.collectives:
-        return batch
-    code = joined.ops.index(EXCHANGE) if EXCHANGE in joined.ops else -1
-
-    def pick(rows: Rows) -> list[CollectiveRecord]:
-        plain = batch.pick(row[rows])
-        return [
-            _joined(record, joined, at) if joined.op[at] == code else record
-            for record, at in zip(plain, rows.tolist(), strict=True)
-        ]
-
-    return replace(batch, collectives=joined, pick=pick)
-
-
-def _joined(record: CollectiveRecord, rows: Collectives, at: int) -> CollectiveRecord:
-    return replace(
-        record,
-        op=EXCHANGE,
-        peer=None,
-        size_bytes=int(rows.size_bytes[at]),
-        start_ns=int(rows.start_ns[at]),
-        end_ns=int(rows.end_ns[at]),
-        gpu_duration_ns=int(rows.gpu_duration_ns[at]),
-    )
+    if rank.exchanges.turns != turns:
+        rank.stream, rank.batches = LiveSteps(), RecentBatches()
+    return batch if joined is batch.collectives else with_exchanges(batch, joined, row)
 
 
 def _kinds(rank: _Rank, batch: RankBatch) -> Rows:

@@ -3,7 +3,8 @@
 A collective ends on all its members together, so the one with the shortest duration arrived last.
 No clocks are compared. The time from the second last arrival to the last one is the advance: the
 job waited that long for one member alone. The advance of a step is the largest one of its places,
-since compute that overlaps collectives shows the same delay again at later places.
+since compute that overlaps collectives shows the same delay again at later places. What a member
+waited for in another group is not its own advance (`inherited`).
 
 When an exchange was over is not known, but its start is, and how long after the end of place 0 that
 was. All members leave an exchange together, so what a member adds at one is not seen at the next:
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
+from ingero.core.collectives.inherited import StepWaits
 from ingero.core.collectives.lag import SYNCHRONISING_OPS
 from ingero.core.collectives.matching import Groups
-from ingero.core.collectives.pairs.live_exchanges import EXCHANGE
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGES
 from ingero.core.robust import peer_medians
 
 ENDING_TOGETHER = SYNCHRONISING_OPS - POINT_TO_POINT_OPS
@@ -85,11 +87,13 @@ def member_of(keys: Ints) -> Ints:
     return keys >> _STEP_BITS
 
 
-def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrivals:
+def measure_arrivals(
+    rows: Collectives, groups: Groups, member: Ints, waits: StepWaits, now_s: float
+) -> Arrivals:
     """Return the arrivals at collectives of numbered steps.
 
-    `member` is the member of each row, -1 for rows of nobody. Only collectives that the GPU timed
-    on at least two members count.
+    `member` is the member of each row, -1 for rows of nobody; `waits` are those of steps under way.
+    Only collectives that the GPU timed on at least two members count.
     """
     usable = (rows.step >= 0) & (member >= 0) & has_arrival(rows)
     chosen = np.flatnonzero(usable)
@@ -100,9 +104,12 @@ def measure_arrivals(rows: Collectives, groups: Groups, member: Ints) -> Arrival
     order = np.lexsort((start_s, codes))
     last = np.cumsum(counts) - 1
     gap = np.where(counts > 1, start_s[order[last]] - start_s[order[np.maximum(last - 1, 0)]], 0.0)
+    key = step_keys(member[chosen], rows.step[chosen])
+    wait_s = start_s[order[last]][codes] - start_s
+    inherited_s = waits.take(key, member[chosen], rows.comm[chosen], wait_s, now_s)
+    gap = np.maximum(gap - inherited_s[order[last]], 0.0)
     advance = np.zeros(len(chosen))
     advance[order[last]] = gap
-    key = step_keys(member[chosen], rows.step[chosen])
     in_exchange = np.where(rows.after_ns[chosen] >= 0, advance, 0.0)
     start_late_s, enqueue_late_s = (
         each - peer_medians(codes, each) if len(codes) else each for each in (start_s, enqueue_s)
@@ -189,7 +196,7 @@ class ClosedCollectives:
 
 def has_arrival(rows: Collectives) -> Mask:
     """Tell which rows the GPU timed from or until a moment that all members share."""
-    ends_together = rows.has_op(ENDING_TOGETHER - {EXCHANGE})
+    ends_together = rows.has_op(ENDING_TOGETHER - EXCHANGES)
     return np.asarray(rows.is_gpu_timed & (ends_together | (rows.after_ns >= 0)), bool)
 
 
@@ -313,40 +320,6 @@ class StepAdvances:
             mean(self._found.near_s, steps),
             mean(self._found.far_s, steps),
         )
-
-
-class HiddenDelays:
-    """What members add at exchanges without their own time showing it.
-
-    It is known of the steps that are sent whole, and used for those in between.
-    """
-
-    def __init__(self) -> None:
-        self._delay_s = np.zeros(0)
-        self._at_s = np.zeros(0)
-
-    def follow(self, member: Ints, hidden_s: Floats, now_s: float) -> Floats:
-        """Return the delay of each point: that of its own steps, or else the last one known."""
-        missing = int(member.max(initial=-1)) + 1 - len(self._delay_s)
-        if missing > 0:
-            self._delay_s = np.concatenate((self._delay_s, np.zeros(missing)))
-            self._at_s = np.concatenate((self._at_s, np.zeros(missing)))
-        known = np.isfinite(hidden_s)
-        last = np.where(now_s - self._at_s <= KEPT_S, self._delay_s, 0.0)[member]
-        if known.any():
-            size = len(self._delay_s)
-            counts = np.bincount(member[known], minlength=size)
-            sums = np.bincount(member[known], hidden_s[known], size)
-            fresh = counts > 0
-            self._delay_s[fresh] = sums[fresh] / counts[fresh]
-            self._at_s[fresh] = now_s
-            last = np.where(fresh[member], self._delay_s[member], last)
-        return np.where(known, hidden_s, last)
-
-    def forget(self, member: int) -> None:
-        """Drop what is known about a member that is gone."""
-        if member < len(self._delay_s):
-            self._delay_s[member] = 0.0
 
 
 def join_arrivals(first: Arrivals, second: Arrivals) -> Arrivals:

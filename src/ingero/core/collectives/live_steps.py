@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints, Mask, concat
-from ingero.core.collectives.pairs.live_exchanges import EXCHANGE
+from ingero.core.collectives.pairs.live_exchanges import EXCHANGES
 from ingero.core.collectives.pairs.live_swaps import is_in_swap
 from ingero.core.collectives.step_pattern import LIGHT_BYTES, StepCut, cut_steps
 from ingero.core.collectives.step_search import StepSearch
@@ -214,7 +214,7 @@ class LiveSteps:
         When an exchange or a swap was over is not known, so nothing after it counts: a rank that
         waits in it for another one would seem to be slow itself.
         """
-        entry, is_exchange = rows.entry_ns, rows.has_op({EXCHANGE}) | is_in_swap(rows)
+        entry, is_exchange = rows.entry_ns, rows.has_op(EXCHANGES) | is_in_swap(rows)
         first = entry[0] if self._free_ns is None else self._free_ns
         ends = np.concatenate(([first], rows.end_ns))
         latest = np.maximum.accumulate(ends)[:-1]

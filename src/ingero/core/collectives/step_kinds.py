@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints
 
-EXCHANGES = POINT_TO_POINT_OPS | {"AllToAll"}  # their sizes may depend on the data
+EXCHANGES = POINT_TO_POINT_OPS | {"AllToAll", "SendRecv"}  # their sizes may depend on the data
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -21,6 +21,8 @@ from ingero.core.collectives.columns import Floats, Ints, Mask
 
 GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio, odd
 STEPS_PER_S: Final = 1.0  # at least so many steps are sent, even if not all of their places are
+# Whole steps may be fewer: who waited for whom is known only where no place is left out.
+WHOLE_PER_S: Final = 0.5
 FINER: Final = 4  # shares are powers of 2^(1/4), so that ranks of one job agree on them
 HYSTERESIS: Final = 0.1  # a share is replaced only where it is wrong by more
 SMOOTH: Final = 0.2
@@ -65,7 +67,9 @@ class StepSample:
             return
         span = float(np.median(known))
         self._span_s = span if math.isnan(self._span_s) else _moved(self._span_s, span)
-        steps_per_s = min(1.0 / self._span_s, max(STEPS_PER_S, self.per_s / self._length))
+        whole_per_s = self.per_s / self._length
+        steps_per_s = whole_per_s if whole_per_s >= WHOLE_PER_S else STEPS_PER_S
+        steps_per_s = min(1.0 / self._span_s, steps_per_s)
         self.steps = _settle(self.steps, steps_per_s * self._span_s)
         self.places = _settle(self.places, self.per_s / (steps_per_s * self._length))
 

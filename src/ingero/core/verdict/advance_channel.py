@@ -32,6 +32,7 @@ from ingero.core.verdict.table import (
 )
 
 FLOOR = 0.001  # of a step: no advance is steadier
+FIRST = 20  # samples of a first baseline: not every second has a step that was sent whole
 CALM = 0.3  # of the decision limit: samples above it are not learned
 LASTING, OF = 6, 7  # the channel must have risen in so many of the last samples
 UPPER, UPPER_SCALES = 0.9, 1.2816  # a quantile, and how many scales above the median it is
@@ -125,7 +126,7 @@ def close_advances(
     rows.advance_history[members[kept], place[kept]] = share[kept]
     rows.advance_samples[members[kept]] += 1
     used, count = rows.advance_learned[members], rows.advance_samples[members]
-    target = np.where(used == 0, first[members], np.minimum(2 * used, HISTORY))
+    target = np.where(used == 0, np.minimum(first[members], FIRST), np.minimum(2 * used, HISTORY))
     due = members[(count >= target) & (used < HISTORY)]
     for cohort in np.unique(rows.cohort[due]).tolist():
         _learn(rows, cohorts, int(cohort), policy)

@@ -8,6 +8,7 @@ import numpy as np
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.robust import Column
 from ingero.core.verdict.decision import Mask, decide, reset_channels
+from ingero.core.verdict.events.carried import find_carried
 from ingero.core.verdict.events.job_events import JobEvents
 from ingero.core.verdict.fast_channel import recent_effect
 from ingero.core.verdict.job_steps import (
@@ -49,8 +50,10 @@ class Episodes:
         rows, size = self._registry.rows, self._registry.rows.size
         effect = recent_effect(rows, np.arange(size))
         judged = live & (rows.baseline_samples[:size] > 0)
-        changed, is_excused = self.events.advance(judged, effect, reporting, now_s)
+        carried = find_carried(self._registry, judged, effect, self._policy)
+        changed, is_excused = self.events.advance(judged, effect, carried, reporting, now_s)
         changed += self._end_abandoned()
+        is_excused |= carried
         reset_channels(rows, is_excused & (rows.state[:size] <= SUSPECT))
         may_be_blamed = judged & ~is_excused & ~self.events.grouped
         behind = find_behind(self._registry, may_be_blamed & np.isfinite(effect), self._policy)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
-from ingero.core.collectives.live_arrivals import HiddenDelays, StepAdvances, measure_arrivals
+from ingero.core.collectives.inherited import StepWaits
+from ingero.core.collectives.live_arrivals import StepAdvances, measure_arrivals
 from ingero.core.collectives.live_steps import LiveSteps
 from ingero.core.collectives.matching import match_collectives
+from ingero.core.collectives.pairs.hidden_delays import HiddenDelays
 from ingero.core.collectives.pairs.live_exchanges import EXCHANGE, ExchangeJoiner, after_anchors
 
 MS, US = 1_000_000, 1_000
@@ -138,7 +140,11 @@ def arrivals(late_ms: dict[int, float], *, hidden: bool = True) -> StepAdvances:
     )
     found = StepAdvances()
     member = table.who.astype(np.int64)
-    found.add(measure_arrivals(table, match_collectives(table), member), np.empty(0, np.int64), 0.0)
+    found.add(
+        measure_arrivals(table, match_collectives(table), member, StepWaits(), 0.0),
+        np.empty(0, np.int64),
+        0.0,
+    )
     return found
 
 

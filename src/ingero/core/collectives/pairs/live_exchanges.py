@@ -1,9 +1,10 @@
-"""Exchanges of all with all: the sends and receives of one kernel, joined into one `AllToAll`.
+"""Exchanges: the sends and receives of one kernel, joined into one `AllToAll` or `SendRecv`.
 
 Frameworks make an exchange of tokens between experts from a send to and a receive from every rank,
-itself included. They run in one kernel, so they start together. When they end is not known: NCCL
-notes an end as soon as the first warp of the kernel is done, while others still wait for a rank
-that is late. So an exchange tells when its ranks were ready, and not when it was over.
+itself included. A rank of a ring sends to the next one and receives from the one before. Such calls
+run in one kernel, so they start together. When they end is not known: NCCL notes an end as soon as
+the first warp of the kernel is done, while others still wait for a rank that is late. So an
+exchange tells when its ranks were ready, and not when it was over.
 """
 
 from dataclasses import replace
@@ -14,8 +15,11 @@ from numpy.typing import NDArray
 
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Ints, Mask
+from ingero.core.collectives.pairs.live_passes import RingFinder
 
 EXCHANGE: Final = "AllToAll"
+RING: Final = "SendRecv"
+EXCHANGES: Final = frozenset({EXCHANGE, RING})
 ENDS_TOGETHER: Final = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
 NEAR_NS: Final = 20_000  # between the calls of one group, which NCCL enqueues one after the other
 TOGETHER_NS: Final = 5_000  # between the starts of the channels of one kernel
@@ -29,11 +33,16 @@ _JOINED: Final = ("op", "peer", "start_ns", "end_ns", "gpu_duration_ns", "size_b
 class ExchangeJoiner:
     """Joins the calls of one rank.
 
-    A communicator is known to exchange once somebody sent to and received from all others at once.
+    A communicator is known to exchange once somebody sent to and received from all others at once,
+    or when it is a ring. `turns` counts the rings that were found or given up: steps look different
+    from then on.
     """
 
     def __init__(self) -> None:
+        self.turns = 0
         self._usual: dict[int, int] = {}  # timed calls of an exchange, by communicator
+        self._rings = RingFinder(MAX_COMMS)
+        self._passing: set[int] = set()  # communicators whose calls are joined into passes
 
     def take(self, rows: Collectives) -> tuple[Collectives, Rows]:
         """Return the rows with exchanges joined, and which row of the batch each was.
@@ -56,28 +65,44 @@ class ExchangeJoiner:
         return joined.take(kept), kept
 
     def _find(self, rows: Collectives, calls: Rows) -> None:
-        """Find communicators in which a group of calls goes to and comes from all others."""
-        calls = calls[rows.nranks[calls] >= MIN_RANKS]
-        calls = calls[~np.isin(rows.comm[calls], np.array([*self._usual], np.uint64))]
+        """Find rings, and communicators in which calls go to and come from all others."""
+        known = np.array([*self._usual.keys() - self._passing], np.uint64)
+        calls = calls[~np.isin(rows.comm[calls], known)]
         if not len(calls):
             return
         calls, starts = _groups(rows, calls, rows.start_ns, NEAR_NS)
+        self._rings.take(rows, calls, starts)
+        self._follow_rings()
         is_send = rows.has_op({"Send"})[calls]
         for own in np.split(np.arange(len(calls)), starts[1:]):
             comm, others = int(rows.comm[calls[own[0]]]), int(rows.nranks[calls[own[0]]]) - 1
+            if comm in self._usual or len(own) < 2 * others or others < MIN_RANKS - 1:
+                continue
             peers, sent = rows.peer[calls[own]], is_send[own]
-            if comm not in self._usual and all(
-                len(np.unique(peers[way])) == others for way in (sent, ~sent)
-            ):
-                if len(self._usual) >= MAX_COMMS:
-                    self._usual.pop(next(iter(self._usual)))
-                self._usual[comm] = 2
+            if all(len(np.unique(peers[way])) == others for way in (sent, ~sent)):
+                self._add(comm)
+
+    def _follow_rings(self) -> None:
+        rings = self._rings.rings
+        if rings == self._passing:
+            return
+        self.turns += 1
+        for comm in self._passing - rings:
+            self._usual.pop(comm, None)
+        for comm in rings - self._passing:
+            self._add(comm)
+        self._passing = rings
+
+    def _add(self, comm: int) -> None:
+        if len(self._usual) >= MAX_COMMS:
+            self._usual.pop(next(iter(self._usual)))
+        self._usual[comm] = 2
 
     def _join(self, rows: Collectives, calls: Rows) -> tuple[Collectives, Rows]:
         """Write each exchange into its first call; return these calls, too.
 
         An exchange lasts from its first start to the last end that was noted. It has as many bytes
-        as if it sent to all others what it does to those that were timed.
+        as if it sent to all others what it does to those that were timed; a pass has what it sends.
         """
         entry_ns = rows.entry_ns
         calls, starts = _groups(rows, calls, entry_ns, TOGETHER_NS)
@@ -89,13 +114,15 @@ class ExchangeJoiner:
         first = first[chosen]
         end_ns = np.maximum.reduceat(rows.end_ns[calls], starts)[chosen]
         values = {name: getattr(rows, name).copy() for name in _JOINED}
-        values["op"][first], values["peer"][first] = len(rows.ops), UNKNOWN
+        is_pass = np.isin(rows.comm[first], np.array([*self._passing], np.uint64))
+        values["op"][first], values["peer"][first] = len(rows.ops) + is_pass, UNKNOWN
         values["start_ns"][first] = np.minimum.reduceat(rows.start_ns[calls], starts)[chosen]
         values["end_ns"][first] = end_ns
         values["gpu_duration_ns"][first] = end_ns - entry_ns[first]
-        others = rows.nranks[first] - 1
-        values["size_bytes"][first] = sent[chosen] // np.maximum(sends[chosen], 1) * others
-        return replace(rows, ops=(*rows.ops, EXCHANGE), **values), first
+        sends, sent = np.maximum(sends[chosen], 1), sent[chosen]
+        others = np.where(is_pass, sends, rows.nranks[first] - 1)
+        values["size_bytes"][first] = sent // sends * others
+        return replace(rows, ops=(*rows.ops, EXCHANGE, RING), **values), first
 
     def _is_whole(self, comm: NDArray[np.uint64], counts: Rows) -> Mask:
         """Tell which groups have more than half of the calls that an exchange usually has."""
@@ -122,7 +149,7 @@ def after_anchors(rows: Collectives, step: Ints, place: Ints) -> Ints:
     """
     result = np.full(len(rows), UNKNOWN, np.int64)
     anchors = np.flatnonzero((place == 0) & rows.has_op(ENDS_TOGETHER) & rows.is_gpu_timed)
-    chosen = np.flatnonzero(rows.has_op({EXCHANGE}) & rows.is_gpu_timed)
+    chosen = np.flatnonzero(rows.has_op(EXCHANGES) & rows.is_gpu_timed)
     if not len(anchors) or not len(chosen):
         return result
     anchors = anchors[np.argsort(step[anchors], kind="stable")]

@@ -85,17 +85,18 @@ class JobEvents:
         self._moves.end(int(self._registry.rows.job[index]), index, now_s)
 
     def advance(
-        self, judged: Mask, effect: Column, reporting: Column, now_s: float
+        self, judged: Mask, effect: Column, carried: Mask, reporting: Column, now_s: float
     ) -> tuple[list[Verdict], Mask]:
         """Return the events that changed, and the members that these excuse.
 
-        Members of a group are not blamed either, but their channels go on: they hold the group.
+        Members that are `carried` by another one did not slow down with it. Members of a group are
+        not blamed either, but their channels go on: they hold the group.
         """
         rows, size = self._registry.rows, self._registry.rows.size
         cohorts, cohort = self._registry.cohorts, rows.cohort[:size]
         margin = np.nan_to_num(margin_of_error(rows, np.arange(size)))
         moving = fleet_events.find_moving(
-            rows.job[:size], judged, effect, margin, self._policy.gate
+            rows.job[:size], judged & ~carried, effect, margin, self._policy.gate
         )
         moved = fleet_events.count_moving(
             cohorts, cohort, judged, effect, rows.scale[:size], moving
