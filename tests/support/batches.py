@@ -16,7 +16,8 @@ def rows_of(batch: Batch) -> list[tuple]:
             )
         elif isinstance(column, Texts):
             cuts = zip(column.offsets[:-1], column.offsets[1:], column.valid, strict=True)
-            columns.append([column.data[a:b].decode() if ok else None for a, b, ok in cuts])
+            data = column.data.tobytes()
+            columns.append([data[a:b].decode() if ok else None for a, b, ok in cuts])
         else:
             columns.append(column.tolist())
     return list(zip(*columns, strict=True))

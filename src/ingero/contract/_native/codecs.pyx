@@ -2,7 +2,7 @@
 """Compiled codecs. Each has a pure-Python twin, which is the fallback and the test oracle."""
 
 from libc.math cimport NAN
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset, strlen

@@ -74,19 +74,40 @@ cdef Bytes oc_after_character(Bytes at, Bytes end) noexcept nogil:
     return at + size
 
 
+cdef inline uint64_t oc_short_word(Bytes at, uint64_t size) noexcept nogil:
+    """The octets of a text of four to eight octets; those in its middle may be there twice."""
+    cdef uint32_t first, last
+    memcpy(&first, at, 4)
+    memcpy(&last, at + size - 4, 4)
+    return first | <uint64_t>last << 32
+
+
+cdef inline bint oc_is_ascii(Slice text) noexcept nogil:
+    cdef uint64_t i = 0, word, seen = 0
+    if text.size >= WORD:
+        while i < text.size - WORD:
+            memcpy(&word, text.at + i, WORD)
+            seen |= word
+            i += WORD
+        memcpy(&word, text.at + text.size - WORD, WORD)
+        seen |= word
+    elif text.size >= 4:
+        seen = oc_short_word(text.at, text.size)
+    else:
+        for i in range(text.size):
+            seen |= text.at[i]
+    return not seen & 0x8080808080808080U
+
+
 cdef bint oc_is_text(Slice text) noexcept nogil:
     """Whether it is UTF-8 and not too long for one text."""
     cdef Bytes at = text.at
     cdef Bytes end = text.at + text.size
-    cdef uint64_t word
     if text.size > OC_MAX_TEXT:
         return False
+    if oc_is_ascii(text):
+        return True
     while at < end:
-        if end - at >= WORD:
-            memcpy(&word, at, WORD)
-            if not word & 0x8080808080808080U:
-                at += WORD
-                continue
         if at[0] < 0x80:
             at += 1
             continue
@@ -99,8 +120,7 @@ cdef bint oc_is_text(Slice text) noexcept nogil:
 cdef inline bint _is_verbatim(uint64_t word) noexcept nogil:
     """Whether eight octets stand in a JSON string as they are.
 
-    The high bit of an octet is set where it is not ASCII, below 0x20, a quote or a backslash. A
-    borrow may set it for the next octet too, which is then looked at by itself.
+    The high bit of an octet is set where it is not ASCII, below 0x20, a quote or a backslash.
     """
     cdef uint64_t quote = word ^ 0x2222222222222222U
     cdef uint64_t slash = word ^ 0x5C5C5C5C5C5C5C5CU
@@ -108,6 +128,31 @@ cdef inline bint _is_verbatim(uint64_t word) noexcept nogil:
     odd |= (quote - 0x0101010101010101U) & ~quote
     odd |= (slash - 0x0101010101010101U) & ~slash
     return not odd & 0x8080808080808080U
+
+
+cdef inline bint _copy_verbatim(char* to, Slice text) noexcept nogil:
+    """Copy a text that stands in a JSON string as it is; False for any other."""
+    cdef uint64_t i = 0, word
+    if text.size >= WORD:
+        while i < text.size - WORD:
+            memcpy(&word, text.at + i, WORD)
+            if not _is_verbatim(word):
+                return False
+            memcpy(to + i, &word, WORD)
+            i += WORD
+        memcpy(&word, text.at + text.size - WORD, WORD)
+        memcpy(to + text.size - WORD, &word, WORD)
+        return _is_verbatim(word)
+    if text.size >= 4:
+        word = oc_short_word(text.at, text.size)
+        memcpy(to, text.at, 4)
+        memcpy(to + text.size - 4, text.at + text.size - 4, 4)
+        return _is_verbatim(word)
+    for i in range(text.size):
+        if text.at[i] < 32 or text.at[i] == 34 or text.at[i] == 92 or text.at[i] >= 128:
+            return False
+        to[i] = text.at[i]
+    return True
 
 
 cdef inline char* _escaped(char* to, uint8_t c) noexcept nogil:
@@ -129,7 +174,6 @@ cdef int oc_quote(OcBuffer* out, Slice text) except -1:
     cdef Bytes at = text.at
     cdef Bytes end = text.at + text.size
     cdef Bytes after
-    cdef uint64_t word
     cdef char* to
     if text.size > OC_MAX_TEXT:
         return OC_UNUSUAL
@@ -137,14 +181,11 @@ cdef int oc_quote(OcBuffer* out, Slice text) except -1:
     to = out.data + out.size
     to[0] = c'"'
     to += 1
+    if _copy_verbatim(to, text):
+        to[text.size] = c'"'
+        out.size += text.size + 2
+        return OC_OK
     while at < end:
-        if end - at >= WORD:
-            memcpy(&word, at, WORD)
-            if _is_verbatim(word):
-                memcpy(to, &word, WORD)
-                at += WORD
-                to += WORD
-                continue
         if at[0] >= 128:
             after = oc_after_character(at, end)
             if after == NULL:

@@ -16,12 +16,6 @@ cdef class TakenOctets:
         PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
 
 
-cdef void oc_free(OcBuffer* buffer) noexcept:
-    free(buffer.data)
-    buffer.data = NULL
-    buffer.size = buffer.capacity = 0
-
-
 cdef object oc_array(OcBuffer* buffer, dtype):
     cdef TakenOctets octets
     cdef char* fitting
@@ -231,6 +225,4 @@ cdef class ColumnRows:
     cdef object texts(self, OcBuffer* data, OcBuffer* ends, OcBuffer* valid):
         offsets = _np.zeros(self.rows + 1, _np.int32)
         offsets[1:] = oc_array(ends, _np.int32)
-        text = PyBytes_FromStringAndSize(data.data, data.size)
-        oc_free(data)
-        return self.new_texts(offsets, text, oc_array(valid, _np.uint8))
+        return self.new_texts(offsets, oc_array(data, _np.uint8), oc_array(valid, _np.uint8))

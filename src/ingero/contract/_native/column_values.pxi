@@ -35,7 +35,7 @@ cdef class ColumnValues(ColumnRows):
         point.detail_from = self.detail.size
         return point
 
-    cdef int put_text(self, OcBuffer* out, Slice text) except -1:
+    cdef inline int put_text(self, OcBuffer* out, Slice text) except -1:
         if self.is_kept:
             return oc_quote(out, text)
         return OC_OK if oc_is_text(text) else OC_UNUSUAL
@@ -98,6 +98,9 @@ cdef class ColumnValues(ColumnRows):
         cdef Slice key, value
         if self.split_pair(body, &key, &value) != OC_OK:
             return OC_UNUSUAL
+        return self.put_split(out, key, value, depth)
+
+    cdef inline int put_split(self, OcBuffer* out, Slice key, Slice value, int depth) except -1:
         if self.put_text(out, key) != OC_OK:
             return OC_UNUSUAL
         if self.is_kept: oc_put(out, b":", 1)
@@ -126,7 +129,7 @@ cdef class ColumnValues(ColumnRows):
             return OC_OK if oc_is_text(text) else OC_UNUSUAL
         if self.is_kept:
             oc_put(&self.attrs, b"," if self.attrs.size > point.attrs_from else b"{", 1)
-        return self.put_pair(&self.attrs, body, 0)
+        return self.put_split(&self.attrs, key, value, 0)
 
     cdef int finish(self, OcPoint* point, int context, double real=0, bint has_real=False,
                     int64_t whole=0, bint has_whole=False, double total=0,

@@ -45,7 +45,7 @@ class Texts:
     """A text column: UTF-8 in one piece, divided at `offsets`."""
 
     offsets: NDArray[np.int32]
-    data: bytes
+    data: NDArray[np.uint8]
     valid: NDArray[np.uint8]
 
 
@@ -187,7 +187,9 @@ def _texts(values: Sequence[str | None]) -> Texts:
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
     return Texts(
-        offsets, b"".join(encoded), np.array([value is not None for value in values], np.uint8)
+        offsets,
+        np.frombuffer(b"".join(encoded), np.uint8),
+        np.array([value is not None for value in values], np.uint8),
     )
 
 

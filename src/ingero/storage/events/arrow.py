@@ -9,6 +9,7 @@ from ingero.storage.events.arrow_stream import (
     FLOAT64,
     INT32,
     INT64,
+    JSON_TEXT,
     MICROSECONDS,
     NANOSECONDS,
     TEXT,
@@ -49,9 +50,9 @@ def batch_table(batch: Batch) -> ArrowTable:
         "value_int": _numbers(batch.value_int, INT64),
         "cumulative_value": _numbers(batch.cumulative_value, FLOAT64),
         "causal_chain_id": _texts(batch.causal_chain_id),
-        "attrs": _texts(batch.attrs),
+        "attrs": _texts(batch.attrs, JSON_TEXT),
         "resource": _shared(batch, text_column([who.resource for who in speakers])),
-        "detail": _texts(batch.detail),
+        "detail": _texts(batch.detail, JSON_TEXT),
     }
     return ArrowTable(columns)
 
@@ -78,6 +79,6 @@ def _numbers(column: Numbers, format: str) -> Column:
     return Column(format, len(values), [bitmap(column.valid), values])
 
 
-def _texts(column: Texts) -> Column:
+def _texts(column: Texts, format: str = TEXT) -> Column:
     buffers = [bitmap(column.valid), np.ascontiguousarray(column.offsets), column.data]
-    return Column(TEXT, len(column.valid), buffers)
+    return Column(format, len(column.valid), buffers)

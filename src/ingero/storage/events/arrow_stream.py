@@ -6,6 +6,7 @@ comes after the last statement that reads the table, so DuckDB's own release has
 """
 
 import ctypes as ct
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -22,8 +23,23 @@ INT64: Final = "l"
 FLOAT64: Final = "g"
 TEXT: Final = "u"
 BINARY: Final = "z"
+# Text that is JSON for certain: DuckDB would parse every value to find that out.
+JSON_TEXT: Final = "u:json"
 _STRUCT: Final = "+s"
 _NULLABLE: Final = 2
+
+
+def _metadata(pairs: dict[str, str]) -> bytes:
+    """Return keys and values as the C data interface encodes them."""
+    encoded = [text.encode() for pair in pairs.items() for text in pair]
+    return struct.pack("=i", len(pairs)) + b"".join(
+        struct.pack("=i", len(text)) + text for text in encoded
+    )
+
+
+_JSON_METADATA: Final = _metadata(
+    {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +153,15 @@ class ArrowTable:
 
     def _schema(self, name: str, column: Column, parts: Sequence[_Schema] = ()) -> _Schema:
         values = None if column.dictionary is None else self._schema("", column.dictionary)
+        is_json = column.format == JSON_TEXT
         schema = _Schema(
-            column.format.encode(), name.encode(), None, _NULLABLE, len(parts), None, None
+            (TEXT if is_json else column.format).encode(),
+            name.encode(),
+            _JSON_METADATA if is_json else None,
+            _NULLABLE,
+            len(parts),
+            None,
+            None,
         )
         schema.release = _forget_schema
         self._kept.append(schema)  # its texts: a reader gets a copy, which points to them
