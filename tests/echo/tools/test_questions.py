@@ -1,5 +1,6 @@
 """Every question against a store with known answers, asked over HTTP as users do."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,9 @@ from tests.support.questions_data import (
 )
 
 from ingero.contract import names
+from ingero.contract.otlp import values as otlp
 from ingero.core.cost import idle_cost
+from ingero.echo.tools.catalogue import TOOLS
 
 H100 = "NVIDIA H100 80GB HBM3"
 STALLS = {step: {5: 290.0} for step in range(3, 100, 14)}
@@ -400,3 +403,37 @@ def test_verdicts_about_engines_name_the_engine(echo: RunningEcho) -> None:
     assert echo.answer("run_analysis", sql=sql)["rows"] == [
         ["gpu-7", "llama", "vllm on port 8000, pid 7"]
     ]
+
+
+def test_one_absurd_value_spoils_no_answer(echo: RunningEcho) -> None:
+    """A duration of 1e300 ms, 2^31-1 ranks or an infinite total used to end seven questions."""
+    usual = {names.NCCL_OP: "AllReduce", names.NCCL_COMM: "ab", names.NCCL_RANK: 0}
+    ranks = {names.NCCL_NRANKS: 2**31 - 1, names.NCCL_SEQ: 1}
+    times = [{names.NCCL_GPU_DURATION_NS: ns} for ns in (-(2**63), 2**63 - 1)]
+    odd = (1e300, -1e300, math.inf, math.nan, 1e308, 1e308)
+    points = [
+        *(gauge(names.COLLECTIVE_DURATION_MS, [value], {**usual, **ranks}) for value in odd),
+        *(gauge(names.COLLECTIVE_DURATION_MS, [1.0], {**usual, **ranks, **ns}) for ns in times),
+        *(gauge(names.COLLECTIVE_LATENESS_MS, [value], {**usual, **ranks}) for value in odd),
+    ]
+    counted = [
+        otlp.Metric(
+            name=name,
+            sum=otlp.Sum(
+                data_points=tuple(
+                    otlp.NumberPoint(time_unix_nano=START_NS + i * SECOND, as_double=value)
+                    for i, value in enumerate((1.0, *odd, 9e18, 1.0, 9e18, 0.0, 9e18))
+                ),
+                aggregation_temporality=2,
+                is_monotonic=True,
+            ),
+        )
+        for name in ("gpu.memcpy.bytes_total", names.KERNEL_LAUNCH_TOTAL)
+    ]
+    assert echo.send(metrics("absurd", "n", [*points, *counted])).status == 200
+    assert echo.send(score("absurd", "n", odd)).status == 200
+    for tool in TOOLS:
+        if tool.name != "fleet.cluster.run_analysis":
+            reply = echo.ask(tool.name, cluster_id="absurd")
+            assert reply.status == 200, (tool.name, reply.body)
+    assert echo.sql("SELECT max(lateness_ms) FROM collective_lateness").status == 200

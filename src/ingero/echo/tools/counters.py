@@ -21,6 +21,7 @@ FRAGMENTATION: Final = ("gpu.memory.fragmentation_estimate", names.MEMFRAG_RATIO
 LAUNCH_HISTOGRAMS: Final = (
     "gpu.kernel."  # threads per block, grid sizes: any histogram of this family
 )
+LARGEST_TOTAL: Final = 2**63  # no counter of a machine is larger; one value must not spoil a sum
 _SERIES: Final = "node_id, rank, job_id, metric_name, attrs"
 # Points are ordered by the hash of their series: to sort or join texts takes three times as long,
 # and that two of a million series share a number of 64 bits happens once in 40 million answers.
@@ -31,7 +32,7 @@ _STEPS: Final = f"""WITH points AS NOT MATERIALIZED
     cumulative_value AS total
   FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
     AND list_contains($3::VARCHAR[], metric_name)
-    AND cumulative_value IS NOT NULL AND ts IS NOT NULL),
+    AND abs(cumulative_value) < {LARGEST_TOTAL} AND ts IS NOT NULL),
 named AS (SELECT series, any_value(node_id) AS node_id, any_value(rank) AS rank,
     any_value(attrs) AS attrs FROM points GROUP BY series),
 kinds AS (SELECT *, {{kind}} AS kind FROM named),
@@ -111,12 +112,12 @@ async def memcpy_bandwidth_summary(asker: Asker, asked: MemcpyQuestion) -> Memcp
     )
     totals: dict[str, int] = {}
     for row in found:
-        totals[row["kind"]] = totals.get(row["kind"], 0) + int(row["growth"])
+        totals[row["kind"]] = _count(totals.get(row["kind"], 0) + row["growth"])
     copies = [
         MemcpyDirection(
             row["node_id"],
             row["kind"],
-            int(row["growth"]),
+            _count(row["growth"]),
             *map(_rate, (row["per_s"], *(row["rates"] or _NO_RATES))),
         )
         for row in found[: asked.limit]
@@ -186,10 +187,10 @@ async def kernel_launch_summary(asker: Asker, asked: LaunchQuestion) -> LaunchAn
         truncated=cut,
         notes=notes,
         nodes=[
-            NodeLaunches(r["node_id"], int(r["growth"]), _rate(r["per_s"]))
+            NodeLaunches(r["node_id"], _count(r["growth"]), _rate(r["per_s"]))
             for r in found[: asked.limit]
         ],
-        total=sum(int(row["growth"]) for row in found),
+        total=_count(sum(row["growth"] for row in found)),
         histograms=[_histogram(row) for row in shapes[: asked.limit]],
     )
 
@@ -261,9 +262,9 @@ async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswe
         setattr(known, kind, value if kind == "fragmentation" else int(value))
     for row in rows:
         node = nodes.setdefault(row["node_id"], _nothing_of(row["node_id"]))
-        node.events += int(row["growth"])
+        node.events = _count(node.events + row["growth"])
         node.events_per_s = _rate((node.events_per_s or 0.0) + (row["per_s"] or 0.0))
-        node.commands.append(MemfragCommand(row["kind"], int(row["growth"])))
+        node.commands.append(MemfragCommand(row["kind"], _count(row["growth"])))
     found = sorted(
         nodes.values(),
         key=lambda node: (-node.events, -(node.fragmentation or 0.0), node.node_id or ""),
@@ -290,6 +291,11 @@ def _cut(found: int, limit: int, metric: str) -> tuple[bool, list[str]]:
             "longer window"
         ]
     return found > limit, [f"{found - limit} more rows; raise limit"] if found > limit else []
+
+
+def _count(value: float) -> int:
+    """Return a whole number that JSON can carry."""
+    return min(int(value), LARGEST_TOTAL - 1)
 
 
 def _rate(value: float | str | None) -> float | None:

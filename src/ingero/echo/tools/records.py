@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ingero.contract.collective import MAX_RANKS
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Recorder, from_columns
 from ingero.core.collectives.waiting import Waiting, measure_waiting
 from ingero.echo.tools.asker import Asker, Column
@@ -16,6 +17,12 @@ _TABLE: Final = 8  # times as many keys as rows: up to here a table takes less t
 _WHERE: Final = "FROM nccl_ops WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"
 _COUNT: Final = f"SELECT count(*) {_WHERE}"
 _FROM_US: Final = f"SELECT approx_quantile(epoch_us(received_ts), $3) {_WHERE}"
+# what no collective can have: nothing can be computed with it, and one row must not spoil an answer
+MAX_MS: Final = 1e12  # 30 years
+_SOUND: Final = f"""rank >= 0 AND nranks BETWEEN 1 AND {MAX_RANKS}
+  AND coalesce(duration_ms, 0) BETWEEN 0 AND {MAX_MS:.0f}
+  AND coalesce(gpu_duration_ns, 0) BETWEEN 0 AND {MAX_MS * 1e6:.0f}
+  AND abs(coalesce(lateness_ms, 0)) <= {MAX_MS:.0f}"""
 _COLUMNS: Final = f"""SELECT node_id, job_id, coalesce(global_rank, rank) AS global_rank, rank,
   nranks, coalesce(comm_id_hash, '') AS comm, comm_seq, op_type, peer, bytes, gpu_duration_ns,
   stream, lateness_ms, coalesce(provider, '') AS provider, coalesce(gpu_model, '') AS gpu_model,
@@ -23,7 +30,7 @@ _COLUMNS: Final = f"""SELECT node_id, job_id, coalesce(global_rank, rank) AS glo
   coalesce(epoch_ns(start_ts), epoch_ns(ts) - (duration_ms * 1e6)::BIGINT) AS start_ns, duration_ms,
   weight
 {_WHERE} AND received_ts >= make_timestamp($3) AND ts IS NOT NULL AND op_type IS NOT NULL
-  AND rank IS NOT NULL AND nranks IS NOT NULL"""
+  AND {_SOUND}"""
 
 
 @dataclass(frozen=True, slots=True)

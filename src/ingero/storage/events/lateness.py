@@ -36,9 +36,9 @@ def lateness_view(collectives: Table) -> Table:
         sql=f"""SELECT {", ".join(_KEPT)},
   coalesce(lateness_ms, CASE WHEN op_type IN ({_SYNCHRONISING})
       AND count(gpu_duration_ns) OVER ranks = count(*) OVER ranks
-    THEN (max(gpu_duration_ns) OVER ranks - gpu_duration_ns) / 1e6 END) AS lateness_ms,
+    THEN (max(gpu_duration_ns) OVER ranks - gpu_duration_ns::HUGEINT) / 1e6 END) AS lateness_ms,
   coalesce(peer_lag_ms, {_OWN_MS} - median({_OWN_MS}) OVER ranks) AS peer_lag_ms
 FROM {collectives.name} WHERE comm_seq IS NOT NULL AND nranks > 1
 WINDOW ranks AS (PARTITION BY cluster_id, job_id, comm_id_hash, comm_seq, op_type)
-QUALIFY count(*) OVER ranks >= least(nranks, greatest(3, (nranks + 1) // 2))""",
+QUALIFY count(*) OVER ranks >= least(nranks, greatest(3, nranks // 2 + nranks % 2))""",
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ingero.contract import names
-from ingero.contract.collective import COLLECTIVE_OPS
+from ingero.contract.collective import COLLECTIVE_OPS, MAX_RANKS
 from ingero.contract.measurements.collectives import MAX_WEIGHT
 from ingero.storage.events.schema import NCCL_OPS
 from ingero.storage.events.straggler_events import has_straggler_events, straggler_events_from
@@ -98,18 +98,17 @@ def _collectives(present: set[str]) -> str:
     values = {
         "global_rank": "d.rank",
         "rank": "d.comm_rank",
-        "nranks": _field(names.NCCL_NRANKS),
+        "nranks": _between(names.NCCL_NRANKS, 1, MAX_RANKS),
         "peer": _field(names.NCCL_PEER),
         "datatype": _field(names.NCCL_DATATYPE),
         "reduce_op": _field(names.NCCL_REDUCE_OP),
         "bytes": f"coalesce({_field(names.NCCL_BYTES)}, "
         f"{'TRY_CAST(m.bytes AS BIGINT)' if 'bytes' in sides else 'NULL'})",
         "duration_ms": "coalesce(d.value_double, d.cumulative_value)",
-        "gpu_duration_ns": _field(names.NCCL_GPU_DURATION_NS),
+        "gpu_duration_ns": _between(names.NCCL_GPU_DURATION_NS, 0, 2**62),
         "stream": _field(names.NCCL_STREAM),
         "source": _field(names.SOURCE),
-        "weight": f"CASE WHEN {_field(names.SAMPLE_WEIGHT)} BETWEEN 1 AND {MAX_WEIGHT:.0f} "
-        f"THEN {_field(names.SAMPLE_WEIGHT)} END",
+        "weight": _between(names.SAMPLE_WEIGHT, 1, MAX_WEIGHT),
     }
     for column in ("barrier_wait_ms", "peer_lag_ms", "lateness_ms"):
         values[column] = f"m.{column}" if column in sides else "NULL"
@@ -120,6 +119,11 @@ SELECT {selected} FROM points AS d {join} WHERE d.metric_name = '{names.COLLECTI
 
 def _field(name: str) -> str:
     return f'd.a."{name}"'
+
+
+def _between(name: str, least: int, most: float) -> str:
+    """Return an attribute, or NULL where no collective can have its value."""
+    return f"CASE WHEN {_field(name)} BETWEEN {least} AND {most:.0f} THEN {_field(name)} END"
 
 
 def missing_values(metric_names: Iterable[str]) -> list[str]:
