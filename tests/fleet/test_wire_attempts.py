@@ -76,8 +76,9 @@ async def test_requests_that_no_client_sends() -> None:
                 with contextlib.suppress(ConnectionError):  # it need not read to the end
                     writer.write(sent)
                     await writer.drain()
-                    answer = await reader.readline()
+                    answer = await reader.readuntil(b"\r\n\r\n")
                 assert answer.split()[1:2] == [status], (name, answer)
+                assert b"content-security-policy: default-src 'none'; frame-anc" in answer, name
                 writer.close()
 
 

@@ -42,7 +42,7 @@ from ingero.transport.bearer import (
     Key,
     TokenScope,
 )
-from ingero.transport.browsers import FOREIGN_ORIGIN, is_foreign, never_a_page
+from ingero.transport.browsers import FOREIGN_ORIGIN, is_foreign
 from ingero.transport.http import SAFE_METHODS, json_response
 from ingero.transport.rate_limit import RateLimit, address_group
 from ingero.transport.tools.http import (
@@ -205,7 +205,6 @@ class Gate:
         if scope["type"] != "http":
             return
         request = Request(scope)
-        send = never_a_page(send)
         entry = Entry(
             request_id(request),
             transport="mcp" if scope["path"] in MCP_PATHS and not is_page(request) else "http",

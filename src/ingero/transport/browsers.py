@@ -12,19 +12,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.responses import HTMLResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ingero.contract.api_paths import PROMETHEUS
-from ingero.transport.http import SAFE_METHODS, error_response
+from ingero.transport.http import SAFE_METHODS, error_response, never_a_page
 from ingero.transport.tls import is_loopback
 
 FOREIGN_ORIGIN: Final = "the request comes from a page of another server"
-_NO_PAGE: Final = (
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"x-frame-options", b"DENY"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-)
 
 
 class BrowserGuard:
@@ -85,33 +79,6 @@ def host_name(header: str) -> str:
     if header.startswith("["):
         return header[1:].partition("]")[0].lower()
     return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
-
-
-def never_a_page(send: Send) -> Send:
-    """Add headers to replies that are no page of ours, such as JSON and errors.
-
-    A browser that is made to show or frame one must not run anything of it. Redirects stay on this
-    server, whatever name it was asked by.
-    """
-
-    async def limited(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            given = message.get("headers", [])
-            names = {name.lower() for name, _ in given}
-            added = [pair for pair in _NO_PAGE if pair[0] not in names]
-            kept = [(name, _own_place(name, value)) for name, value in given]
-            message = {**message, "headers": [*kept, *added]}
-        await send(message)
-
-    return limited
-
-
-def _own_place(name: bytes, value: bytes) -> bytes:
-    """Return the value of a header; of a redirect, only its path and query."""
-    if name.lower() != b"location":
-        return value
-    place = urlsplit(value)
-    return b"/" + place.path.lstrip(b"/") + (b"?" + place.query if place.query else b"")
 
 
 def page_response(page: str) -> Response:

@@ -7,13 +7,15 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ingero.contract.names import JSON_TYPE
@@ -33,6 +35,13 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
 MAX_PIPELINED = 64  # requests that wait for the reply to an earlier one
 ALL_CLUSTERS_NEEDED = "this answer covers every cluster; use a token without allowed_clusters"
 _KEY = "ingero.key"
+# a browser that is made to show or frame a reply runs nothing of it
+_NO_PAGE: Final = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -123,6 +132,43 @@ async def http_error(_: Request, error: Exception) -> Response:
     return error_response(error.detail, error.status_code, error.headers)
 
 
+class NeverAPage:
+    """The outermost layer of a listener: also refusals of the layers below have the headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, never_a_page(send))
+
+
+def never_a_page(send: Send) -> Send:
+    """Add headers to replies that are no page of ours, such as JSON and errors.
+
+    A browser that is made to show or frame one must not run anything of it. Redirects stay on this
+    server, whatever name it was asked by.
+    """
+
+    async def limited(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = message.get("headers", [])
+            names = {name.lower() for name, _ in given}
+            added = [pair for pair in _NO_PAGE if pair[0] not in names]
+            kept = [(name, _own_place(name, value)) for name, value in given]
+            message = {**message, "headers": [*kept, *added]}
+        await send(message)
+
+    return limited
+
+
+def _own_place(name: bytes, value: bytes) -> bytes:
+    """Return the value of a header; of a redirect, only its path and query."""
+    if name.lower() != b"location":
+        return value
+    place = urlsplit(value)
+    return b"/" + place.path.lstrip(b"/") + (b"?" + place.query if place.query else b"")
+
+
 class TimedProtocol(HttpToolsProtocol):
     """uvicorn's protocol for peers that are not trusted.
 
@@ -174,6 +220,17 @@ class TimedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._stop_timeout()
         super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, with the headers of every other reply."""
+        lines = [b"HTTP/1.1 400 Bad Request"]
+        lines += [
+            name + b": " + value for name, value in (*self.server_state.default_headers, *_NO_PAGE)
+        ]
+        lines += [b"content-type: text/plain; charset=utf-8", b"connection: close"]
+        lines += [b"content-length: %d" % len(msg), b"", msg.encode("ascii")]
+        self.transport.write(b"\r\n".join(lines))
+        self.transport.close()
 
     def pause_writing(self) -> None:
         """Close the connection of a peer that does not read its answer."""
@@ -235,7 +292,7 @@ class HttpListener:
         admission = admission or Admission()
         own_protocol = type(protocol.__name__, (protocol,), {"room": admission.connections})
         config = uvicorn.Config(
-            AdmittedApp(app, admission),
+            NeverAPage(AdmittedApp(app, admission)),
             http=own_protocol,
             ws="none",
             lifespan="off",

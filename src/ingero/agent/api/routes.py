@@ -48,9 +48,8 @@ from ingero.transport.browsers import (
     FOREIGN_ORIGIN,
     host_name,
     is_foreign,
-    never_a_page,
 )
-from ingero.transport.http import SAFE_METHODS, json_response
+from ingero.transport.http import SAFE_METHODS, json_response, never_a_page
 from ingero.web.assets import file_endpoint, page_endpoint
 
 QUERY_TIMEOUT_S = 30.0
