@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from tests.support.stores import some
 from tests.support.two_tenants import CANARY, OURS, TwoTenants, two_tenants
 
 from ingero.echo.sql_functions import IN_EXPRESSIONS, IN_FROM
@@ -94,7 +95,8 @@ def test_no_function_shows_what_a_text_argument_names(
     secret = str(tenants.folder / "secret.csv")
     leaks = []
     with tenants.session(clusters) as ask:
-        for function in sorted(IN_FROM | {name for name in IN_EXPRESSIONS if name[0].isalpha()}):
+        admitted = IN_FROM | {name for name in IN_EXPRESSIONS if name[0].isalpha()}
+        for function in some(sorted(admitted)):
             shape = "SELECT * FROM {}({})" if function in IN_FROM else "SELECT {}({})"
             for call in CALLS:
                 for name in (*NAMES, secret):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import example, given, settings
 from tests.support.sql_grammar import TABLES, statements
+from tests.support.stores import examples
 from tests.support.two_tenants import CANARY, OURS, THEIRS, TwoTenants, two_tenants
 
 MANY = [OURS, *(f"cluster-{number}" for number in range(20))]
@@ -32,7 +33,7 @@ def test_the_canary_would_be_seen(tenants: TwoTenants) -> None:
         assert CANARY in tenants.ask(f"SELECT * FROM {table} ORDER BY cluster_id DESC", None)[1]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(sql=statements())
 @example(sql="SELECT count(*) FROM events WHERE node_id::INTEGER > 5")
 @example(sql="SELECT node_id::INTEGER FROM events ORDER BY ALL")

@@ -1,10 +1,10 @@
 """The store that a test runs on: a file, or a lake where `make e2e-lake` asks for one."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pytest
@@ -15,6 +15,7 @@ from ingero.storage.events.lake.connection import NAME
 from ingero.storage.events.lake.store import LakeStore
 from ingero.storage.events.store import EventStore
 
+T = TypeVar("T")
 ON_LAKE = os.environ.get("INGERO_TEST_STORE") == "lake"
 only_files = pytest.mark.skipif(ON_LAKE, reason="is about the database file")
 
@@ -22,6 +23,11 @@ only_files = pytest.mark.skipif(ON_LAKE, reason="is about the database file")
 def examples(count: int) -> int:
     """Return how many examples of a property to try: a lake takes a second for each load."""
     return max(2, count // 6) if ON_LAKE else count
+
+
+def some(items: Sequence[T]) -> Sequence[T]:
+    """Return all of them, or on a lake every twelfth: a statement there takes a round trip more."""
+    return items[::12] if ON_LAKE else items
 
 
 def open_test_store(path: Path, memory_bytes: int = 512 << 20, threads: int = 1) -> EventStore:
