@@ -97,6 +97,29 @@ def test_stages_that_wait_in_a_swap_for_a_slow_one_are_not_named(
     assert said[-1].loss == pytest.approx(truth, abs=max(0.01, 0.25 * truth))
 
 
+@pytest.mark.parametrize(
+    ("kind", "seed", "fault", "cause"),
+    [
+        ("hybrid", 1, Fault(2, host_s=0.022), CauseClass.HOST),
+        ("ring", 3, Fault(6, gpu=0.1), CauseClass.COMPUTE),
+    ],
+)
+def test_the_group_that_waits_for_a_slow_rank_is_not_blamed_with_it(
+    kind: str, seed: int, fault: Fault, cause: CauseClass
+) -> None:
+    """Half of the job comes late with it: the shards of one replica, or the ranks of one ring."""
+    drawn = draw_job(kind, seed, 0.15)
+    first = int(45 / drawn.step_s)
+    job = simulate(
+        drawn.shape, first + 100, [replace(fault, first=first)], noise=drawn.noise, seed=seed
+    )
+    run = watch(job, nodes=2)
+    assert {each.verdict.rank for each in run.said} == {fault.rank}
+    named = run.named()
+    assert 0 < named[0][0] - job.seconds(first) <= 12
+    assert {verdict.cause_class for _, verdict in named} == {cause}
+
+
 def two_stages(rank: int, step: int) -> list[Item]:
     """Two replicas of two stages, with two micro-batches over sends and receives."""
     stage, everybody, other = rank % 2, tuple(range(4)), rank + 1 - 2 * (rank % 2)
