@@ -21,7 +21,10 @@ from ingero.core.collectives.pairs.swaps import is_swap
 
 EXCHANGE = "AllToAll"
 FEWEST = 3  # members: two that send to each other may be stages of a pipeline
-LONGER = 3.0  # times the silence between calls of one exchange: another one begins
+# Times the silence between calls of one exchange: another one begins. The calls of an exchange are
+# enqueued one after the other; between two exchanges a host launches at least the kernels of an
+# expert, each of which takes it as long as a call.
+LONGER = 3.0
 PER_MEETING = 1 << 16  # exchanges between two shared collectives, at most
 APART = 1 << 48  # above all numbers of exchanges that every member recorded
 
