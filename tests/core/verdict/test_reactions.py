@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.core.verdict.test_job_steps import cohort_table, with_steps
-from tests.core.verdict.test_verdict_words import CALM
-from tests.support.verdict_world import START_S, member
+from tests.support.verdict_tables import CALM
+from tests.support.verdict_world import START_S, blamed, member, run
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.job_steps import Explained, find_calm, follow_jump
 from ingero.core.verdict.loss import _explained_by_work, change_of_step
 from ingero.core.verdict.own_times import make_batch
-from ingero.core.verdict.table import FAST, STEP_SAMPLES, CohortRows
+from ingero.core.verdict.table import FAST, STEP_SAMPLES, STRAGGLER, CohortRows
 
 WHY = Explained(level=0.5, slope=0.5, rest=CALM, levels=np.zeros(20), usual_jump=0.02, shown=10)
 
@@ -176,3 +176,35 @@ def test_losses_are_right_whether_peers_react_or_have_other_work(kind: str, leas
         right += abs(verdict.loss - truth) <= max(0.25 * truth, 0.01, error)
     assert len(said) >= 0.9 * JOBS
     assert right >= least * len(said)
+
+
+def groups_that_wait(*, slow: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return log own times and steps of two groups of four; rank 3 is slow from second 100 on.
+
+    Rank 7 waits for it elsewhere and is late in its own group. The others compute while they wait.
+    Without a `slow` rank everybody has less work then, and rank 7 a little more than the others.
+    """
+    own = np.random.default_rng(3).normal(0, 0.02, (130, 8))
+    steps = np.exp(np.random.default_rng(4).normal(0, 0.004, (130, 1)))
+    if slow:
+        own[100:] += np.array([-0.3, -0.3, -0.3, 0.25, -1.3, -1.3, -1.3, -0.1])
+        steps[100:] *= 1.06
+    else:
+        own[100:] += np.array([-0.3, -0.3, -0.3, -0.3, -0.3, -0.3, -0.3, -0.1])
+        steps[100:] *= 0.8
+    return own, np.repeat(1.5 * steps, 8, axis=1)
+
+
+def test_a_rank_that_passes_a_delay_on_is_not_named() -> None:
+    """Beside its group its own time is far too long, but it fell while the steps grew."""
+    own, span = groups_that_wait(slow=True)
+    found = run(own, None, {"span_s": span})
+    assert blamed(found) == {3}
+    assert 7 in {v.rank for _, v in found if v.state is VerdictState.SUSPECT}
+
+
+def test_a_slow_rank_with_less_work_than_before_is_named_where_steps_did_not_grow() -> None:
+    own, span = groups_that_wait(slow=False)
+    engine = VerdictEngine()
+    run(own, engine, {"span_s": span})
+    assert engine.registry.rows.state[7] == STRAGGLER

@@ -7,6 +7,7 @@ from ingero.core.robust import Column, Index
 from ingero.core.verdict.advance_channel import advance_effect, has_advance, is_own_delay
 from ingero.core.verdict.baseline import is_refined
 from ingero.core.verdict.fast_channel import is_persistent, margin_of_error, plain_effect
+from ingero.core.verdict.job_steps import rose_at
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
 from ingero.core.verdict.stall_channel import (
@@ -14,13 +15,17 @@ from ingero.core.verdict.stall_channel import (
     is_now_and_then,
     stalls_more_than_peers,
 )
+from ingero.core.verdict.step_channel import growth_of_steps, slow_since
 from ingero.core.verdict.table import (
     ADVANCE,
     CHRONIC,
     FAST,
     HEALTHY,
+    RECENT,
+    RECENT_HISTORY,
     RECOVERING,
     STALL,
+    STEP_SAMPLES,
     STRAGGLER,
     SUSPECT,
     MemberRows,
@@ -35,6 +40,8 @@ LASTING = 1.4  # limits that a small effect must reach
 QUIET_SAMPLES = 40  # without excess before an episode ends
 AGAIN_S = 600.0  # a member that is slow again this soon goes on with its episode
 PAUSE, MAX_HOLD = 10, 150  # samples
+BEFORE = 20  # samples before a member seems slow that its own time is compared with
+GREW = 0.015  # of a step: as much as a rank must cost to be worth an alarm
 
 
 def decide(
@@ -68,6 +75,7 @@ def decide(
     has_effect = judged & (behind | _has_effect(registry, effect, policy))
     suspect = rows.state[:size] == SUSPECT
     confirmed = suspect & is_over & has_effect & _keeps_peers_waiting(rows)
+    confirmed &= ~_only_passes_on(registry, confirmed)
     dropped = suspect & ~confirmed & ~holds
     recovering = (before == STRAGGLER) & _is_calm_for_long(rows, effect, policy)
     relapsed = (before == RECOVERING) & holds & has_effect
@@ -258,3 +266,34 @@ def _keeps_peers_waiting(rows: MemberRows) -> Mask:
         members = known & (rows.cohort[:size] == cohort)
         awaited[members] = late[members] >= np.median(late[members])
     return awaited
+
+
+def _only_passes_on(registry: MemberRegistry, suspects: Mask) -> Mask:
+    """Tell whose own time fell although the steps of the job grew: somebody else is slow.
+
+    Peers that wait for a slow rank compute meanwhile, so their own times fall. One that waits for
+    it elsewhere, and keeps its own group waiting, hides less of its work and seems slow beside
+    them. Steps grow only with the own time of whoever is behind it.
+    """
+    rows, found = registry.rows, np.zeros(registry.rows.size, bool)
+    asked = suspects & np.isin(rows.channel[: rows.size], (FAST, ADVANCE))
+    for index in np.flatnonzero(asked).tolist():
+        if growth_of_steps(registry.cohorts, int(rows.cohort[index])) >= GREW:
+            found[index] = _own_growth(registry, index) < 0
+    return found
+
+
+def _own_growth(registry: MemberRegistry, index: int) -> float:
+    """Return by how much the own time of a member grew since it seems slow, as a logarithm.
+
+    It is NaN where too few samples from before are left.
+    """
+    rows, cohorts, cohort = registry.rows, registry.cohorts, int(registry.rows.cohort[index])
+    count, samples = int(cohorts.step_samples[cohort]), int(rows.samples[index])
+    slow = max(count - slow_since(cohorts, cohort, rose_at(rows, index)), 1)
+    ages = np.arange(min(slow + BEFORE, samples, RECENT_HISTORY))
+    if len(ages) < slow + RECENT:
+        return float("nan")
+    away = rows.latest[index, (samples - 1 - ages) % RECENT_HISTORY]  # from the peers' median
+    log_own = away + cohorts.step_level[cohort, (count - 1 - ages) % STEP_SAMPLES]
+    return float(np.median(log_own[:slow]) - np.median(log_own[slow:]))
