@@ -9,7 +9,7 @@ from tests.support.shared_job import TRANSFER_S, shared_job
 from ingero.core.blame.record_steps import _steadiest, measure_steps
 from ingero.core.blame.recorded.grid import build_grid
 from ingero.core.blame.recorded.lateness import measure_places
-from ingero.core.blame.recorded.rhythm import mark_first_calls
+from ingero.core.blame.recorded.rhythm import _are_same, mark_first_calls
 from ingero.core.collectives.arrivals import measure_arrivals
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.matching import match_collectives
@@ -123,3 +123,10 @@ def test_ranks_that_pause_at_different_calls_have_no_common_first_call() -> None
     apart = replace(columns, start_ns=columns.start_ns - paused)
     assert mark_first_calls(apart, (1,)) is not apart, "each has its rhythm"
     assert mark_first_calls(apart, (0, 1)) is apart
+
+
+@pytest.mark.parametrize(("common", "are_same"), [(9, True), (8, False)])
+def test_most_first_calls_of_the_shorter_recording_are_in_both(common: int, are_same: bool) -> None:
+    one, other = np.arange(0, 90, 3), np.arange(0, 30, 3)
+    other[common:] += 1
+    assert _are_same(one, other) == _are_same(other, one) == are_same
