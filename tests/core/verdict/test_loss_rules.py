@@ -1,6 +1,7 @@
 """What is said about a loss: measured, at most, or none; from figures that are given."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.core.verdict.test_verdict_words import CALM, PEERS, POLICY, world
 
 from ingero.core.verdict import loss
 from ingero.core.verdict.events.describe import _loss_of_cohort, _loss_since_high
-from ingero.core.verdict.loss import Change, Loss, change_of_step, measure_loss
+from ingero.core.verdict.loss import Change, Loss, _explained_by_work, change_of_step, measure_loss
 from ingero.core.verdict.table import FAST, STALL
 
 
@@ -169,3 +170,15 @@ def test_the_loss_of_a_cohort_is_unknown_without_calm_or_without_slow_steps() ->
     faster = cohort_that_slowed(calm=25)
     faster.cohorts.step_log[1, 25:] = -0.5
     assert _loss_of_cohort(faster, 1, 25) == (0.0, True)
+
+
+def test_a_jump_of_own_times_is_work_as_far_as_calm_jumps_are_as_large() -> None:
+    """Work alone spreads by 1 %, with a reaction of 2 % by their root of squares."""
+    why: Any = SimpleNamespace(slope=1.0, jump=0.02, usual_jump=0.01)
+    alone, both = (math.exp(-((0.02 / s) ** 2) / 2) / s for s in (0.01, math.hypot(0.01, 0.02)))
+    only_work = alone / (alone + both)
+    work = 0.02 * (only_work + (1 - only_work) * 0.2)  # a fifth of the variance of both is work
+    expected, unsure = _explained_by_work(why, 0.05, 0.02)
+    assert expected == pytest.approx(0.05 - 0.02 + work)
+    spread = only_work * (0.02 * 0.8) ** 2 + 0.2 * 0.02**2
+    assert unsure == pytest.approx(math.sqrt((1 - only_work) * spread))

@@ -10,6 +10,7 @@ from ingero.core.verdict import residuals
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.own_times import UNNUMBERED, FrameBuffer, make_batch
+from ingero.core.verdict.table import HEALTHY
 
 ONE, SECOND = np.array([0]), np.array([1])
 
@@ -116,3 +117,16 @@ def test_samples_without_a_step_number_are_taken_with_the_next_tick() -> None:
     assert np.isnan(engine.registry.rows.last_log_own[:3]).all()
     engine.tick(100.0)
     assert engine.registry.rows.last_log_own[:3] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("cusum", "is_learned"), [(0.9, True), (1.1, False)])
+def test_own_time_is_learned_until_a_channel_has_risen_to_a_tenth_of_its_limit(
+    cusum: float, is_learned: bool
+) -> None:
+    registry = world()
+    rows, members = registry.rows, np.arange(8)
+    rows.state[:8], rows.baseline_log_own[:8], rows.cusum[0] = HEALTHY, 0.0, cusum
+    batch = make_batch(members, np.full(8, 2.0), np.full(8, 1))
+    residuals.take_frame(registry, residuals.Frame(rows.cohort[members], batch), 100.0)
+    assert (rows.baseline_log_own[0] > 0) == is_learned
+    assert rows.baseline_log_own[1] > 0
