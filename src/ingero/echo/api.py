@@ -43,7 +43,7 @@ from ingero.transport.bearer import (
     TokenScope,
 )
 from ingero.transport.browsers import FOREIGN_ORIGIN, is_foreign
-from ingero.transport.http import SAFE_METHODS, json_response
+from ingero.transport.http import SAFE_METHODS, json_response, never_a_page
 from ingero.transport.rate_limit import RateLimit, address_group
 from ingero.transport.tools.http import (
     REQUEST_ID_HEADER,
@@ -205,6 +205,7 @@ class Gate:
         if scope["type"] != "http":
             return
         request = Request(scope)
+        send = never_a_page(send)
         entry = Entry(
             request_id(request),
             transport="mcp" if scope["path"] in MCP_PATHS and not is_page(request) else "http",

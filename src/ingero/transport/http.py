@@ -132,14 +132,23 @@ async def http_error(_: Request, error: Exception) -> Response:
     return error_response(error.detail, error.status_code, error.headers)
 
 
-class NeverAPage:
-    """The outermost layer of a listener: also refusals of the layers below have the headers."""
+class RefusalsAreNoPage:
+    """The outermost layer of a listener: refusals have the headers, whoever sends them.
+
+    Other replies are those of an application, which adds them itself. Replies to pushes need none.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, never_a_page(send))
+        limited = never_a_page(send)
+
+        async def sent(message: Message) -> None:
+            is_refusal = message.get("status", 0) >= HTTPStatus.BAD_REQUEST
+            await (limited if is_refusal else send)(message)
+
+        await self._app(scope, receive, sent)
 
 
 def never_a_page(send: Send) -> Send:
@@ -292,7 +301,7 @@ class HttpListener:
         admission = admission or Admission()
         own_protocol = type(protocol.__name__, (protocol,), {"room": admission.connections})
         config = uvicorn.Config(
-            NeverAPage(AdmittedApp(app, admission)),
+            RefusalsAreNoPage(AdmittedApp(app, admission)),
             http=own_protocol,
             ws="none",
             lifespan="off",
