@@ -100,14 +100,13 @@ def measure_echo(
     folder.mkdir()
     with EchoProcess(folder) as echo:
         port = int(echo.addresses["http"].rpartition(":")[2])
-        began = time.perf_counter()
         measured = uvloop.run(
             load(
                 port, batch=batch, connections=connections, seconds=SECONDS, rate=rate, token=TOKEN
             )
         )
         wait_loaded(echo)
-        loaded = measured.events / (time.perf_counter() - began)
+        loaded = measured.events / (time.perf_counter() - measured.began)
         used = memory_mb(echo)
     return measured, loaded, used
 
