@@ -12,7 +12,7 @@ from ingero.core.blame.suspects import Suspect, WorkerSteps
 from ingero.core.blame.whatif import build_chain, replay_chain
 from ingero.core.collectives.columns import Collectives, Floats
 from ingero.core.collectives.matching import match_collectives
-from ingero.core.collectives.pairs.swap_ends import swaps_of
+from ingero.core.collectives.pairs.kernels import is_in_swap
 from ingero.core.robust import nan_median
 
 NEEDED_SHARE = 0.08  # a suspect whose fix saves less than this is only late because of others
@@ -38,7 +38,7 @@ class Fixer:
             measured, row_step=measured.row_step[rows], row_place=measured.row_place[rows]
         )
         # Calls of one kernel begin together, so they have no order in which to replay them.
-        has_chain = exact_ends and _is_whole(collectives) and not swaps_of(collectives).any()
+        has_chain = exact_ends and _is_whole(collectives) and not is_in_swap(collectives).any()
         self._chain = build_chain(collectives) if has_chain else None
         self._base = (
             replay_chain(self._chain, self._chain.gap_s).max(initial=0.0) if self._chain else 0.0

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import Floats, Ints
 
-KEPT_S: Final = (
-    3.0  # nodes report at different times, and the groups of one node are complete first
-)
+# Nodes report at different times, and the groups of one node are complete first.
+KEPT_S: Final = 3.0
 MAX_KEPT: Final = 1 << 18
 MAX_COMMS: Final = 16  # of one rank; what it waits for in further ones is not followed
 

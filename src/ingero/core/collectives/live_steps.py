@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints, Mask, concat
+from ingero.core.collectives.pairs.kernels import is_in_swap
 from ingero.core.collectives.pairs.live_exchanges import EXCHANGES
-from ingero.core.collectives.pairs.live_swaps import is_in_swap
 from ingero.core.collectives.step_pattern import LIGHT_BYTES, StepCut, cut_steps
 from ingero.core.collectives.step_search import StepSearch
 

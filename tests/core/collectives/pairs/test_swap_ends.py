@@ -9,7 +9,8 @@ from ingero.contract.verdict import CauseClass
 from ingero.core.blame.record_steps import measure_steps
 from ingero.core.blame.records import blame_records
 from ingero.core.collectives.columns import Collectives
-from ingero.core.collectives.pairs.swap_ends import end_with_peers, swaps_of
+from ingero.core.collectives.pairs.kernels import is_in_swap
+from ingero.core.collectives.pairs.swap_ends import end_with_peers
 
 ONE_KERNEL = Noise(one_kernel=True)
 SHAPE = context_ring(4, 2, 2, ahead=False)
@@ -40,10 +41,10 @@ def test_ends_never_move_forward_nor_into_the_next_kernel() -> None:
     assert (after.end_ns > before.end_ns).any()
     assert np.abs(after.entry_ns - before.entry_ns).max() <= 2  # rounded nanoseconds
     assert np.array_equal(
-        after.end_ns != before.end_ns, (after.end_ns != before.end_ns) & swaps_of(before)
+        after.end_ns != before.end_ns, (after.end_ns != before.end_ns) & is_in_swap(before)
     )
     for who in range(8):
-        calls = np.flatnonzero((before.who == who) & swaps_of(before))
+        calls = np.flatnonzero((before.who == who) & is_in_swap(before))
         calls = calls[np.argsort(before.start_ns[calls])]
         kernel_ends, next_begins = after.end_ns[calls[:-2:2]], after.entry_ns[calls[2::2]]
         assert (kernel_ends <= next_begins).all()
@@ -66,8 +67,8 @@ def test_without_partners_a_kernel_ends_with_its_longest_call() -> None:
 
 def test_sends_that_run_alone_are_no_swaps() -> None:
     columns = ring()
-    assert swaps_of(columns).sum() == (columns.peer >= 0).sum()
-    assert not swaps_of(columns.take(~columns.has_op({"Recv"}))).any()
+    assert is_in_swap(columns).sum() == (columns.peer >= 0).sum()
+    assert not is_in_swap(columns.take(~columns.has_op({"Recv"}))).any()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from ingero.core.blame.recorded.replays import charge_by_replay
 from ingero.core.blame.recorded.spells import Spell
 from ingero.core.blame.recorded_job import RecordedJob
 from ingero.core.collectives.columns import Floats
-from ingero.core.collectives.pairs.swap_ends import swaps_of
+from ingero.core.collectives.pairs.kernels import is_in_swap
 
 JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
@@ -211,7 +211,7 @@ def _swaps(job: RecordedJob, spell: Spell) -> bool:
     No two ranks then leave a place together, so lateness there does not show where it arose.
     """
     mine = job.collectives.who == job.measured.ranks[spell.worker]
-    return bool(swaps_of(job.collectives.take(mine)).any())
+    return bool(is_in_swap(job.collectives.take(mine)).any())
 
 
 def _unless_launching(job: RecordedJob, spell: Spell, cause: CauseClass) -> CauseClass:

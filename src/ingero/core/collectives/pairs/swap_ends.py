@@ -1,10 +1,8 @@
-"""When the sends and receives of one kernel were over, in a recording of all ranks.
+"""When kernels that send and receive were over, in a recording of all ranks.
 
-A rank that sends and receives in one kernel, as stages of a pipeline do with a neighbour and ranks
-of a ring with two, is timed until the first warp of that kernel is done. That is mostly the send,
-which fills a buffer, while another warp still waits for the data of a rank that is late. The wait
-is then nowhere in the record, and the rank seems to work for longer. Its kernel cannot have ended
-before the other end of each of its transfers had begun and the data had come.
+The end that NCCL notes is too early (`kernels`): the wait for a late partner is then nowhere in the
+record, and the rank seems to work for longer. Its kernel cannot have ended before the other end of
+each of its transfers had begun and the data had come.
 """
 
 from dataclasses import dataclass, replace
@@ -17,13 +15,11 @@ from ingero.core.clocks.offsets import ClockFit, align_clocks
 from ingero.core.collectives.columns import Collectives, Ints, Mask
 from ingero.core.collectives.lag import SYNCHRONISING_OPS
 from ingero.core.collectives.matching import match_collectives
+from ingero.core.collectives.pairs.kernels import Kernels, Rows, find_kernels
 
-NEAR_NS = 20_000  # between the calls of one kernel, which NCCL enqueues one after the other
 EXITS = 256  # collectives by which clocks are compared; more only take longer
 MIN_MEETINGS = 2
 NEVER = np.iinfo(np.int64).max
-
-Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,31 +34,18 @@ class _Meetings:
         return np.searchsorted(self.began_ns, started_ns) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
-    """Sends and receives by rank, communicator and enqueue, with the kernel of each.
-
-    Of each kernel: whether it sends and receives, when it began, and when the next one of its rank
-    did.
-    """
-
-    calls: Rows
-    kernel: Rows
-    is_swap: Mask
-    began_ns: Ints
-    next_ns: Ints
-
-
 def end_with_peers(collectives: Collectives) -> Collectives:
     """Return sends and receives of one kernel with one begin, and the end that partners allow.
 
     Once a rank has begun its next kernel, the one before was over, whatever the clocks of others
     say.
     """
-    kernels = _find_kernels(collectives)
+    timed = np.flatnonzero(collectives.is_gpu_timed & (collectives.peer >= 0))
+    kernels = find_kernels(collectives, timed)
     if not kernels.is_swap.any():
         return collectives
-    calls, kernel = kernels.calls, kernels.kernel
+    calls, kernel = kernels.calls, kernels.of_call
+    began_ns, next_ns = _begins(collectives, kernels)
     clocks = _fit_clocks(collectives)
     entry_ns, length_ns = collectives.entry_ns[calls], collectives.gpu_duration_ns[calls]
     begin_ns = _common_times(clocks, collectives.who[calls], entry_ns)
@@ -73,40 +56,23 @@ def end_with_peers(collectives: Collectives) -> Collectives:
     needed_ns = entry_ns + np.maximum(late_ns + spent_ns, length_ns)
     over_ns = np.zeros(len(kernels.is_swap), np.int64)
     np.maximum.at(over_ns, kernel, needed_ns)
-    np.minimum(over_ns, kernels.next_ns, out=over_ns)
+    np.minimum(over_ns, next_ns, out=over_ns)
     np.maximum.at(over_ns, kernel, collectives.end_ns[calls])
     swaps, kernel = calls[kernels.is_swap[kernel]], kernel[kernels.is_swap[kernel]]
     end_ns, duration_ns = collectives.end_ns.copy(), collectives.gpu_duration_ns.copy()
     end_ns[swaps] = over_ns[kernel]
-    duration_ns[swaps] = (over_ns - kernels.began_ns)[kernel]
+    duration_ns[swaps] = (over_ns - began_ns)[kernel]
     return replace(collectives, end_ns=end_ns, gpu_duration_ns=duration_ns)
 
 
-def swaps_of(collectives: Collectives) -> Mask:
-    """Return which rows are sends and receives of one kernel."""
-    kernels = _find_kernels(collectives)
-    found = np.zeros(len(collectives), bool)
-    found[kernels.calls] = kernels.is_swap[kernels.kernel]
-    return found
-
-
-def _find_kernels(collectives: Collectives) -> _Kernels:
-    is_pairwise = collectives.has_op(POINT_TO_POINT_OPS) & (collectives.peer >= 0)
-    calls = np.flatnonzero(is_pairwise & collectives.is_gpu_timed)
-    who, comm = collectives.who[calls], collectives.comm[calls]
-    calls = calls[np.lexsort((collectives.start_ns[calls], comm, who))]
-    who, comm = collectives.who[calls], collectives.comm[calls]
-    is_other = (who[1:] != who[:-1]) | (comm[1:] != comm[:-1])
-    is_new = is_other | (np.diff(collectives.start_ns[calls]) > NEAR_NS)
-    kernel = np.concatenate((np.zeros(min(len(calls), 1), np.intp), np.cumsum(is_new)))
-    size = int(kernel.max(initial=-1)) + 1
-    began_ns = np.full(size, NEVER)
-    np.minimum.at(began_ns, kernel, collectives.entry_ns[calls])
-    next_ns = np.full(size, NEVER)
-    next_ns[:-1] = np.where(is_other[is_new], NEVER, began_ns[1:])
-    sends = np.bincount(kernel, collectives.has_op({"Send"})[calls], size)
-    is_swap = (sends > 0) & (sends < np.bincount(kernel, minlength=size))
-    return _Kernels(calls, kernel, is_swap, began_ns, next_ns)
+def _begins(collectives: Collectives, kernels: Kernels) -> tuple[Ints, Ints]:
+    """Return when each kernel began, and when the next one of its rank and communicator did."""
+    began_ns = np.full(len(kernels.is_swap), NEVER)
+    np.minimum.at(began_ns, kernels.of_call, collectives.entry_ns[kernels.calls])
+    first = kernels.calls[np.flatnonzero(np.diff(kernels.of_call, prepend=-1))]
+    who, comm = collectives.who[first], collectives.comm[first]
+    is_same = (who[1:] == who[:-1]) & (comm[1:] == comm[:-1])
+    return began_ns, np.append(np.where(is_same, began_ns[1:], NEVER), NEVER)
 
 
 def _fit_clocks(collectives: Collectives) -> dict[int, ClockFit]:

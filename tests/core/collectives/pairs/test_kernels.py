@@ -7,7 +7,7 @@ from tests.support.simulated_job import Fault, Noise, SimulatedJob, simulate
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.live_steps import LiveSteps
-from ingero.core.collectives.pairs.live_swaps import is_in_swap
+from ingero.core.collectives.pairs.kernels import is_in_swap
 
 US = 1_000
 START = 10**18
