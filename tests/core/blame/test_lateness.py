@@ -14,7 +14,6 @@ from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
 from ingero.core.blame.recorded.lateness import (
     Lateness,
     PlaceTables,
-    _carried_share,
     as_own_time,
     measure_lateness,
     measure_places,
@@ -87,17 +86,6 @@ def test_independent_delays_of_a_step_add_up_and_carried_ones_count_once() -> No
     again = known(shared_job(scatter((6, 60, 4), carried=0.9)))
     assert again.carried > 0.5
     assert again.new_s == pytest.approx(again.start_s.max(axis=2))
-
-
-def test_what_scatters_carry_is_found_past_gathers_between_them() -> None:
-    """Gathers are called ahead of compute: how late they are says nothing about the scatters."""
-    late = scatter((6, 60, 8))
-    late[:, :, 1::2] = scatter((6, 60, 4), carried=0.9, seed=4)
-    gathers_between = np.array([0, 1] * 4)
-    assert _carried_share(late, np.zeros(8, np.intp)) < 0.15
-    assert _carried_share(late, gathers_between) > 0.5
-    assert _carried_share(scatter((6, 60, 8)), gathers_between) < 0.15
-    assert _carried_share(scatter((6, 60, 8), carried=0.9), gathers_between) > 0.5
 
 
 def test_what_is_carried_is_measured_between_steps_not_between_ranks() -> None:

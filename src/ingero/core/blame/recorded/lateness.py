@@ -117,12 +117,10 @@ def measure_lateness(
         return None
     group = carried_at = adds = None
     if _all_share(collectives, rows, len(measured.ranks)):
-        op = np.zeros(placed, np.intp)
-        op[measured.row_place[rows]] = collectives.op[rows]
-        carried = _carried_share(start[:, :, :placed], op)
+        carried = _carried_share(start[:, :, :placed])
     else:
-        group, ops = _meetings(collectives, measured, rows, (len(start), start.shape[2]))
-        carried_at = _carried_in_groups(start, group, ops)
+        group, op = _meetings(collectives, measured, rows, (len(start), start.shape[2]))
+        carried_at = _carried_in_groups(start, group, op)
         carried, adds = float(carried_at.min(initial=1.0)), carried_at < OVERLAP
     if group is not None and carried < OVERLAP and not in_any_group:
         return None
@@ -243,16 +241,13 @@ def _all_share(collectives: Collectives, rows: NDArray[np.intp], ranks: int) -> 
     return bool((np.unique(pairs[:, 0], return_counts=True)[1] == ranks).all())
 
 
-def _carried_share(start: Floats, op: NDArray[np.intp]) -> float:
+def _carried_share(start: Floats) -> float:
     """Return how much of the lateness at one place is found again at the next, between 0 and 1.
 
     Lasting differences between ranks, and faults that begin, say nothing about that: each rank is
-    compared with itself one step before. Between scatters, which follow compute, gathers may be
-    called that do not: places of one operation show what is carried past the others.
+    compared with itself one step before.
     """
-    scatter = np.diff(start, axis=1).reshape(-1, start.shape[2])
-    kinds = [scatter, *(scatter[:, op == code] for code in np.unique(op))]
-    return max(_found_again([places]) for places in kinds)
+    return _found_again([np.diff(start, axis=1).reshape(-1, start.shape[2])])
 
 
 def _carried_in_groups(start: Floats, group: NDArray[np.intp], op: NDArray[np.intp]) -> Floats:
