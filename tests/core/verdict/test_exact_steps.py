@@ -46,6 +46,7 @@ def advanced(share: float, **given: float) -> MemberRows:
     registry = world()
     rows = registry.rows
     rows.advance_learned[:8], rows.advance_samples[:8] = 20, 20
+    rows.advance_history[:8, :20] = 0.125
     rows.advance_bias[:8], rows.advance_scale[:8] = 0.125, 0.125
     rows.advance_limit[:8], rows.advance_k[:8] = 10.0, 1.0
     rows.state[0] = HEALTHY
