@@ -21,8 +21,12 @@ from ingero.core.verdict.events.structural import Finding, Recurrences, find_str
 from ingero.core.verdict.fast_channel import margin_of_error, recent_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.step_channel import growth_of_steps
 from ingero.core.verdict.table import FAST, FEW
 
+# Of what the steps grew by, both as logarithms: own time is a part of the step, so a group whose
+# own time grew by less than a quarter of it is no reason, as for members in the step channel.
+EXPLAINED = 0.25
 ADOPT_S = 300.0  # a level that a whole cohort keeps this long becomes its baseline
 
 
@@ -107,10 +111,22 @@ class JobEvents:
             cohorts, moved, known, reporting, links, now_s=now_s, policy=self._policy
         )
         changed = self._follow_fleet_events(events, moved, reporting, now_s)
-        self.grouped = self._groups.advance(judged & ~excused[cohort], moving, now_s)
+        explains = moving & self._explains(moving, effect)
+        self.grouped = self._groups.advance(judged & ~excused[cohort], explains, now_s)
         changed += self._follow_groups()
         changed += self._follow_moves(now_s)
         return changed, excused[cohort]
+
+    def _explains(self, moving: Mask, effect: Column) -> Mask:
+        """Tell whose own time grew by enough to be a reason for longer steps.
+
+        Who waits for a slow link, for instance, has a little more own time, too.
+        """
+        cohorts, cohort = self._registry.cohorts, self._registry.rows.cohort[: len(moving)]
+        growth = np.zeros(cohorts.size)
+        for each in np.unique(cohort[moving]).tolist():
+            growth[each] = np.nan_to_num(growth_of_steps(cohorts, each))
+        return np.asarray(effect >= EXPLAINED * growth[cohort], bool)
 
     def refresh(self, now_s: float) -> list[Verdict]:
         """Find what is structural, and return the events that are new or over."""
