@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NATIVE := $(wildcard src/ingero/*/_native/*.p[xy]*)
 WORKERS ?= 2
+# Tests take 20 minutes on two cores: after an hour they end like with Ctrl-C, which lists what failed until then.
+HOUR := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=60 3600)
 
 .PHONY: help
 help: ## list the targets
@@ -36,7 +38,7 @@ test: $(READY) ## run every test that this machine can run, and list what was sk
 	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
 	bench/peers/perfetto.sh && bench/peers/debian.sh && bench/peers/postgres.sh
-	$(BIN)/pytest -n $(WORKERS) -rs
+	$(HOUR) $(BIN)/pytest -n $(WORKERS) -rs
 
 .PHONY: check
 check: test ## the same as `make test`
