@@ -10,6 +10,8 @@ NATIVE := $(wildcard src/ingero/*/_native/*.p[xy]*)
 WORKERS ?= 2
 # Tests take 20 minutes on two cores: after an hour they end like with Ctrl-C, which lists what failed until then.
 HOUR := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=60 3600)
+# pytest-timeout ends a test by a signal, which compiled code does not notice: two minutes later its worker ends, with a stack.
+HANGS := -o faulthandler_timeout=720 -o faulthandler_exit_on_timeout=true
 
 .PHONY: help
 help: ## list the targets
@@ -38,7 +40,7 @@ test: $(READY) ## run every test that this machine can run, and list what was sk
 	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
 	bench/peers/perfetto.sh && bench/peers/debian.sh && bench/peers/postgres.sh
-	$(HOUR) $(BIN)/pytest -n $(WORKERS) -rs
+	$(HOUR) $(BIN)/pytest -n $(WORKERS) -rs $(HANGS)
 
 .PHONY: check
 check: test ## the same as `make test`
