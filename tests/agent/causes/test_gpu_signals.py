@@ -69,6 +69,12 @@ def test_an_error_of_the_driver_is_named_on_its_gpu_only() -> None:
     assert causes(RecordedNvml([Gpu() for _ in range(8)], deque([(3, 79)]))) == []
 
 
+@pytest.mark.parametrize("xids", [[(0, 43)], [(0, 45)], [(gpu, 79) for gpu in range(8)]])
+def test_an_error_of_a_program_or_of_all_gpus_sets_none_apart(xids: list[tuple[int, int]]) -> None:
+    """A process of the job before this one that was killed says nothing about the GPU."""
+    assert causes(RecordedNvml([Gpu() for _ in range(8)], deque(xids))) == []
+
+
 def test_an_old_error_is_forgotten() -> None:
     gpus = GpuSignals(lambda: RecordedNvml([Gpu()], deque([(0, 79)])))
     assert gpus.read(PID, 0, 5.0)[Signal.XID] == 79.0

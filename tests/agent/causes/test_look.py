@@ -6,7 +6,10 @@ Two healthy processes are the peers. Only what is observed counts: no process is
 import re
 import threading
 from collections.abc import Callable
+from itertools import cycle
+from unittest.mock import Mock
 
+import msgspec
 import pytest
 from tests.support.apart import Apart
 
@@ -168,6 +171,32 @@ def test_a_cpu_quota(start: Start, peers: list[RankProcess], apart: Apart) -> No
 
 def test_a_healthy_process_is_unknown(start: Start, peers: list[RankProcess]) -> None:
     assert causes(start("healthy"), peers) == []
+
+
+def test_a_gpu_that_slows_down_now_and_then_is_seen_by_its_mean_clock(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be as fast as ever in the moment in which a look ends."""
+    monkeypatch.setattr(look_module, "ENOUGH", 40)
+    monkeypatch.setattr(look_module, "GPU_EVERY_S", 0.1)
+    readings = cycle(
+        [
+            {Signal.SM_CLOCK: 1200.0, Signal.POWER: 400.0, Signal.THROTTLE: 4.0},
+            {Signal.SM_CLOCK: 1980.0, Signal.POWER: 600.0, Signal.THROTTLE: 0.0},
+        ]
+    )
+    reader = Mock(read=Mock(side_effect=lambda *_: next(readings)))
+    known = {"sm_clock": PeerValue(1980.0, 5.0, 7), "power": PeerValue(610.0, 5.0, 7)}
+    question = msgspec.structs.replace(ask(0.2, known), cause_class="compute")
+    rank = RankProcess(start("healthy"), "j", 0)
+    found = look(question, rank, [], reader, threading.Event(), 0.75)
+    assert found is not None
+    assert [each.kind for each in found] == [CauseKind.GPU_CLOCK]
+    assert reader.read.call_count >= 4
+    assert re.fullmatch(
+        r"SM clock 1[3-7]\d\d MHz, peers 1980 MHz \(power cap, [45]\d\d W, peers 610 W\)",
+        found[0].text,
+    )
 
 
 def test_a_lock_is_named_without_python_frames_and_unknown_says_why(

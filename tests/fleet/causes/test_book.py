@@ -1,5 +1,6 @@
 """Fleet asks the agent of a slow rank why, and its answer becomes part of the verdict."""
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import msgspec
@@ -76,6 +77,20 @@ def test_an_ask_carries_lateness_class_and_the_medians_of_the_other_ranks() -> N
         late=0.2,
         peers={"sm_clock": PeerValue(1980.0, 0.0, 7), "power": PeerValue(603.0, 2.97, 7)},
     )
+
+
+def test_gpus_are_compared_with_those_of_their_model_and_hosts_with_all() -> None:
+    """An A100 among H100s has a lower clock in health; that is not why its host is late."""
+    book = CauseBook()
+    for rank, clock in enumerate((1980.0, 1980.0, 1980.0, 1410.0, 1405.0, 1400.0)):
+        model = "H100" if clock > 1500 else "A100"
+        values = {Signal.SM_CLOCK: clock, Signal.RUNQUEUE_SHARE: 0.01 * rank}
+        sent = encode_signals(replace(who(rank), gpu_model=model), values, 1)
+        book.take(MetricsRequest((sent,)), "c", 10.0)
+    ask = asked(book, 11.0)
+    assert ask is not None
+    assert ask.peers["sm_clock"] == PeerValue(1407.5, 3.71, 2)
+    assert ask.peers["runqueue_share"].count == 5
 
 
 def test_an_ask_carries_the_period_of_stalls() -> None:

@@ -13,7 +13,7 @@ from ingero.agent.causes.threads import driving_threads
 from ingero.agent.stacks.python import GarbageCollection
 from ingero.contract.causes import Ask, CauseKind, PeerValue, Signal
 from ingero.contract.verdict import CauseClass
-from ingero.core.causes.answer import Seen, find_causes, name_rival
+from ingero.core.causes.answer import Seen, add_up_readings, find_causes, name_rival
 from ingero.core.causes.profile import Sample, add_up
 from ingero.core.causes.python_places import Collections
 from ingero.core.causes.ranking import Difference, Lateness
@@ -23,6 +23,7 @@ LOOK_S: Final = 5.0
 ENOUGH: Final = 250  # samples; a busy machine takes longer to give them
 LONGEST: Final = 4.0  # times the usual length that a look may take
 INTERVAL_S: Final = 0.01  # between samples of the late thread
+GPU_EVERY_S: Final = 1.0  # a GPU that is slowed down for some seconds in ten must be seen, too
 CPU_SHARE: Final = 0.2  # of one CPU that sampling may cost; beyond it, samples become rarer
 MAX_PEERS: Final = 2
 _CLASSES: Final = {str(each): each for each in CauseClass}
@@ -56,6 +57,12 @@ class _Watched:
         self._threads = driving_threads(rank.pid)
         self._before: Reading | None = take_reading(rank.pid, time.monotonic(), self._threads)
         self._collection: GarbageCollection | None = self.sampler.collection()
+        self._of_gpu: list[Mapping[Signal, float]] = []
+
+    def read_gpu(self) -> None:
+        """Read what the GPU of the rank says now; a clock that falls now and then is a mean."""
+        rank = self.rank
+        self._of_gpu.append(self._gpus.read(rank.pid, rank.local_rank, time.monotonic()))
 
     def sample(self) -> bool:
         """Take one sample; return False when the process is gone."""
@@ -66,12 +73,11 @@ class _Watched:
 
     def seen(self, step_ms: float | None = None, period: int | None = None) -> Seen | None:
         """Return everything that was seen; None when the process is gone."""
-        now_s = time.monotonic()
-        after = take_reading(self.rank.pid, now_s, self._threads)
+        after = take_reading(self.rank.pid, time.monotonic(), self._threads)
         if self._before is None or after is None:
             return None
         signals = signals_between(self._before, after)
-        signals |= self._gpus.read(self.rank.pid, self.rank.local_rank, now_s)
+        signals |= add_up_readings(self._of_gpu)
         profile = add_up(self.samples)
         before, last = self._collection, self.sampler.collection()
         count = _heavy(before, last) if before and last else 0
@@ -136,10 +142,14 @@ def known_signals(values: dict[str, PeerValue]) -> dict[Signal, PeerValue]:
 
 def _sample(watched: Sequence[_Watched], stop: threading.Event, seconds: float) -> bool:
     """Sample for a while; return False when the late process is gone or the agent stops."""
-    begin_s, number = time.monotonic(), 0
+    begin_s, number, gpu_due_s = time.monotonic(), 0, 0.0
     while (passed_s := time.monotonic() - begin_s) < seconds or (
         number < ENOUGH and passed_s < LONGEST * seconds
     ):
+        if passed_s >= gpu_due_s:
+            gpu_due_s = passed_s + GPU_EVERY_S
+            for one in watched:
+                one.read_gpu()
         before_s = time.thread_time()
         if not watched[0].sample():
             return False

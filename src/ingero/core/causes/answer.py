@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from functools import reduce
+from operator import or_
+from statistics import fmean, median
 
 from ingero.contract.causes import PeerValue, Signal
 from ingero.core.causes.profile import Profile
@@ -71,6 +73,20 @@ def combine(
         values = [each[signal] for each in seen if signal in each]
         if signal not in found and len(values) >= MIN_PEERS:
             found[signal] = summarise(values)
+    return found
+
+
+def add_up_readings(readings: Sequence[Mapping[Signal, float]]) -> dict[Signal, float]:
+    """Return what a GPU said during a look: means of clock and power, every throttle reason."""
+    found: dict[Signal, float] = {}
+    for reading in readings:
+        found |= reading
+    for signal in (Signal.SM_CLOCK, Signal.POWER):
+        if signal in found:
+            found[signal] = fmean(each[signal] for each in readings if signal in each)
+    if Signal.THROTTLE in found:
+        masks = (int(each.get(Signal.THROTTLE, 0.0)) for each in readings)
+        found[Signal.THROTTLE] = float(reduce(or_, masks))
     return found
 
 

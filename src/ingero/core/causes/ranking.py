@@ -10,7 +10,14 @@ from typing import Final
 
 from ingero.contract.causes import CauseKind, PeerValue, Signal
 from ingero.contract.verdict import CauseClass
-from ingero.core.causes.signal_rules import RULES, Cost, Place, SignalRule, throttle_text
+from ingero.core.causes.signal_rules import (
+    PROGRAM_XIDS,
+    RULES,
+    Cost,
+    Place,
+    SignalRule,
+    throttle_text,
+)
 
 SPREADS: Final = 4.0  # robust standard deviations of the peers that a difference must exceed
 MIN_PEERS: Final = 2  # a median of one value has no spread
@@ -81,7 +88,9 @@ def compare_signals(
     if Signal.SM_CLOCK in mine:
         found = [_with_reason(each, mine, peers) for each in found]
     xid = int(mine.get(Signal.XID, 0))
-    if xid:
+    common = peers.get(Signal.XID)  # an error that most GPUs report sets none of them apart
+    is_common = common is not None and common.count >= MIN_PEERS and common.median == xid
+    if xid and xid not in PROGRAM_XIDS and not is_common:
         text = f"the GPU reported Xid {xid}"
         found.append(Difference(kind=CauseKind.GPU_ERROR, place=Place.GPU, text=text, spreads=1e3))
     return found

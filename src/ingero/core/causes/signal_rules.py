@@ -20,6 +20,21 @@ class Place(StrEnum):
     NETWORK = "network"
 
 
+# What depends on the model of a GPU: ranks with another model are no peers for these.
+GPU_SIGNALS: Final = frozenset(
+    {
+        Signal.SM_CLOCK,
+        Signal.THROTTLE,
+        Signal.POWER,
+        Signal.TEMPERATURE,
+        Signal.ECC_ERRORS,
+        Signal.ECC_CORRECTED,
+        Signal.PCIE_WIDTH,
+        Signal.PCIE_GENERATION,
+    }
+)
+
+
 class Cost(StrEnum):
     """How a difference becomes a share of the time."""
 
@@ -127,6 +142,10 @@ THROTTLE_REASONS: Final = (
     (0x10, "sync boost"),
     (0x100, "display clocks"),
 )
+
+# Errors of the driver that a program causes, by NVIDIA's catalogue: the GPU is as fast as before.
+# They come when a process is killed or reads wrong memory, for instance in the job before this one.
+PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 
 
 def throttle_text(mask: int) -> str:

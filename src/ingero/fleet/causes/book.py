@@ -32,10 +32,12 @@ from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.causes.answer import summarise
 from ingero.core.causes.next_steps import NEXT_STEPS
 from ingero.core.causes.node_network import NETWORK_SIGNALS, RankNetwork, find_slow_node
+from ingero.core.causes.signal_rules import GPU_SIGNALS
 from ingero.core.places.links import LinkPlace
 
 MAX_RANKS: Final = 65_536  # whose signals are kept; the oldest are dropped
 MAX_EPISODES: Final = 1024  # that are asked about
+MAX_MODEL: Final = 64  # characters of the name of a GPU
 MAX_PEERS: Final = 512  # whose signals make a median: those that are known for longest
 MAX_NODES: Final = 4096  # of a job whose networks are compared
 LOOK_S: Final = 5.0  # between two looks at the networks of all nodes of a job
@@ -52,6 +54,7 @@ _ASKED: Final = frozenset(
 )
 _ORDER: Final = tuple(Signal)
 _PLACES: Final = {signal: at for at, signal in enumerate(_ORDER)}
+_OF_GPUS: Final = np.array([signal in GPU_SIGNALS for signal in _ORDER])
 RankKey = tuple[str, str, str | None, int | None]  # cluster, node, job, rank
 EpisodeKey = tuple[str, str]  # cluster, episode
 
@@ -63,6 +66,7 @@ class _Rank:
     )
     at_s: float = -math.inf
     step_ms: float | None = None
+    gpu_model: str = ""
 
     def known(self, signals: Iterable[Signal]) -> dict[Signal, float]:
         """Return those of some signals that were sent."""
@@ -133,6 +137,8 @@ class CauseBook:
             if found.signals or found.step_ms is not None:
                 kept = self._rank((cluster, node, job, _whole(found.resource.get(names.RANK))))
                 kept.step_ms = found.step_ms or kept.step_ms
+                model = str(found.resource.get(names.GPU_MODEL) or kept.gpu_model)
+                kept.gpu_model = model[:MAX_MODEL]
                 if found.signals:
                     self.counters.signals += len(found.signals)
                     kept.at_s = now_s
@@ -308,13 +314,19 @@ class CauseBook:
         )
 
     def _peers(self, key: RankKey, now_s: float) -> dict[str, PeerValue]:
-        """Return median and spread of each signal over the other ranks of a job."""
+        """Return median and spread of each signal over the other ranks of a job.
+
+        Signals of GPUs are compared among GPUs of the same model.
+        """
         job = self._jobs.get((key[0], key[2]), {})
         fresh = (one for at, one in job.items() if at != key and now_s - one.at_s <= FRESH_S)
-        others = [one.values for one in islice(fresh, MAX_PEERS)]
+        others = list(islice(fresh, MAX_PEERS))
         if not others:
             return {}
-        found, columns = {}, np.stack(others).T
+        mine = self._ranks[key].gpu_model if key in self._ranks else ""
+        is_other = np.array([bool(mine and one.gpu_model not in ("", mine)) for one in others])
+        found, columns = {}, np.stack([one.values for one in others]).T
+        columns[_OF_GPUS[:, None] & is_other] = math.nan
         for signal, column in zip(_ORDER, columns, strict=True):
             known = column[~np.isnan(column)].tolist()
             if known:

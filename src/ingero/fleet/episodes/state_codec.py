@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ingero.fleet.cluster_verdicts import ClusterVerdicts
 
 # A state is read by the build that wrote it: add one whenever classes of the engine change.
-MADE_BY: Final = f"{version('ingero')} (state 3)"
+MADE_BY: Final = f"{version('ingero')} (state 4)"
 MAX_STATE_BYTES: Final = 256 << 20  # decompressed
 _MODULES: Final = (
     "ingero.core.verdict.",
