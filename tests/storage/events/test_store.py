@@ -53,6 +53,31 @@ def test_a_database_of_somebody_else_gets_no_tables_of_ours(tmp_path: Path) -> N
         assert theirs.execute("SHOW TABLES").fetchall() == [("orders",)]
 
 
+@only_files
+def test_memory_of_loaded_blocks_is_freed_and_only_the_memory_limit_may_change(
+    tmp_path: Path,
+) -> None:
+    store = open_test_store(tmp_path / "echo.db", 512 * MIB, 1)
+    in_memory = "SELECT memory_usage_bytes FROM duckdb_memory() WHERE tag = 'BASE_TABLE'"
+    with writing(store) as connection:
+        connection.execute(
+            "INSERT INTO events BY NAME SELECT range AS seq, hash(range) / 7 AS value_double "
+            "FROM range(300_000)"
+        )
+    store.checkpoint()
+    held = store.scalar(in_memory)
+    assert held > 2 * MIB
+    store.forget_blocks(held, MIB)
+    assert store.scalar(in_memory) == held  # not more than what may stay
+    store.forget_blocks(held - 1, MIB)
+    assert store.scalar(in_memory) <= MIB
+    assert store.scalar("SELECT current_setting('memory_limit')") == "512.0 MiB"
+    assert store.scalar("SELECT count(DISTINCT value_double) FROM events") == 300_000
+    with pytest.raises(duckdb.InvalidInputException, match="configuration has been locked"):
+        store.cursor().execute("SET threads = 2")
+    store.close()
+
+
 def metrics(*metric: otlp.Metric, **resource: otlp.Plain) -> bytes:
     who = otlp.Resource(
         attributes=otlp.attributes({"ingero.node.id": "n1", "ingero.cluster.id": "c1", **resource})

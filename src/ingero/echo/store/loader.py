@@ -17,7 +17,7 @@ from ingero.config.lake import read_lake_secrets
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
 from ingero.echo.store.columns import run_columns
-from ingero.echo.store.memory import give_back_memory
+from ingero.echo.store.memory import QuietMoments, give_back_memory
 from ingero.echo.store.query import explained, is_out_of_memory, run_query
 from ingero.echo.store.read_ahead import ReadAhead
 from ingero.echo.store.sql import run_user_sql
@@ -67,6 +67,7 @@ class Loader:
         self._progress = Progress(0)
         self._progress_lock = threading.RLock()
         self._cursors = threading.local()
+        self._quiet = QuietMoments()
 
     def open(self, patience_s: float) -> int:
         """Open the database and return the applied sequence.
@@ -152,6 +153,8 @@ class Loader:
             elif self._stopping:
                 return
             del load  # its memory: the next one may come much later
+            if is_full:
+                self._quiet.use(self._store.forget_blocks)
             if not self._stopping:
                 next(chores)
             if was_full and not is_full:
@@ -275,7 +278,8 @@ class Loader:
             "quarantine": self._handle_quarantined,
         }
         try:
-            return Answer(ask.id, value=handlers[ask.what](ask.args))
+            with self._quiet.question():
+                return Answer(ask.id, value=handlers[ask.what](ask.args))
         except QueryFailed as error:
             return Answer(ask.id, error=error.code, message=str(error))
         except IngeroError as error:

@@ -1,7 +1,10 @@
 """The memory of Echo and of its store process, as the C library holds it."""
 
+import contextlib
 import ctypes
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import Final
 
 _M_ARENA_MAX: Final = -8
@@ -44,3 +47,30 @@ def give_back_memory() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
+
+
+class QuietMoments:
+    """Moments without a question, in which the store may take away memory that questions use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._questions = 0
+
+    @contextlib.contextmanager
+    def question(self) -> Iterator[None]:
+        """Answer a question; it waits while `use` runs something."""
+        with self._lock:
+            self._questions += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._questions -= 1
+
+    def use(self, work: Callable[[], None]) -> bool:
+        """Run `work` if no question is under way; return whether it ran."""
+        with self._lock:
+            if self._questions:
+                return False
+            work()
+            return True

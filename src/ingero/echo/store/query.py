@@ -60,8 +60,10 @@ def run_query(
     started = time.perf_counter()
     with bounded(cursor, limits):
         columns, types = described(cursor, sql, params)
-        cursor.execute(_for_json(sql, types, limits), params)
         is_measured = bool(columns)
+        if not is_measured:
+            _refuse_settings(cursor, sql)
+        cursor.execute(_for_json(sql, types, limits), params)
         if not columns:
             columns, types = _description(cursor)
         rows, truncated = _read(cursor, types, limits, is_measured)
@@ -91,6 +93,12 @@ def described(
         return [], []
     found = cursor.fetchall()
     return [str(row[0]) for row in found], [str(row[1]) for row in found]
+
+
+def _refuse_settings(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuse to change a setting: the memory limit is not locked, because the loader changes it."""
+    if any(each.type == duckdb.StatementType.SET for each in cursor.extract_statements(sql)):
+        raise QueryFailed("bad_sql", "settings cannot be changed")
 
 
 def _description(cursor: duckdb.DuckDBPyConnection) -> tuple[list[str], list[str]]:

@@ -1,5 +1,6 @@
 """Echo's tables in one DuckDB file: the default."""
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,12 @@ STORAGE_VERSION: Final = "v1.5.0"
 # A large load makes row groups of its own, and a checkpoint would write all of them again to save
 # the small one at the end of each. Rows are deleted in their order, so row groups empty as a whole.
 NO_MERGES: Final = "SET max_vacuum_tasks = 0"
+# DuckDB keeps each block that it wrote, as if it had been read, up to its memory limit. It forgets
+# some when the limit is lowered, and in no other way. All other settings stay locked.
+_MAY_FORGET: Final = "SET allowed_configs = ['memory_limit']"
+MOST_BLOCKS_BYTES, KEPT_BLOCKS_BYTES = 128 << 20, 64 << 20
+_BLOCKS_BYTES: Final = """SELECT memory_usage_bytes::BIGINT FROM duckdb_memory()
+WHERE tag = 'BASE_TABLE'"""
 SAFE_SETTINGS: Final = (
     NO_MERGES,
     "SET allocator_background_threads = true",  # memory that is no longer used goes back
@@ -39,13 +46,14 @@ class DuckDbStore(EventStore):
 
     def __init__(self, path: Path, memory_bytes: int, threads: int) -> None:
         self.path = path
+        self._memory_limit = f"{memory_bytes // 1024}KiB"
         require_own_folder(path)
         _refuse_foreign(path)
         try:
             connection = duckdb.connect(
                 str(path),
                 config={
-                    "memory_limit": f"{memory_bytes // 1024}KiB",
+                    "memory_limit": self._memory_limit,
                     "threads": threads,
                     "storage_compatibility_version": STORAGE_VERSION,
                     "autoinstall_known_extensions": False,
@@ -59,7 +67,7 @@ class DuckDbStore(EventStore):
         except StoreError:
             connection.close()
             raise
-        for statement in SAFE_SETTINGS:
+        for statement in (_MAY_FORGET, *SAFE_SETTINGS):
             connection.execute(statement)
         super().__init__(connection)
 
@@ -112,6 +120,19 @@ class DuckDbStore(EventStore):
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file. This makes the space of deleted rows reusable."""
         self._execute("CHECKPOINT")
+
+    def forget_blocks(
+        self, most_bytes: int = MOST_BLOCKS_BYTES, kept_bytes: int = KEPT_BLOCKS_BYTES
+    ) -> None:
+        """Free memory of blocks that were written or read, if it is more than `most_bytes`."""
+        if self.scalar(_BLOCKS_BYTES) <= most_bytes:
+            return
+        try:
+            # a limit that cannot be reached, because more is in use, is not set
+            with contextlib.suppress(duckdb.OutOfMemoryException):
+                self._execute(f"SET memory_limit = '{kept_bytes}B'")
+        finally:
+            self._execute(f"SET memory_limit = '{self._memory_limit}'")
 
     def copy_to(self, target: Path) -> int:
         """Write a consistent copy and return its applied sequence.

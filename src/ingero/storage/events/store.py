@@ -133,6 +133,9 @@ class EventStore(abc.ABC):
     def checkpoint(self) -> None:
         """Make the space of deleted rows reusable."""
 
+    def forget_blocks(self) -> None:  # noqa: B027 - only files have blocks that stay in memory
+        """Free memory of rows that were loaded; no question may be under way."""
+
     @abc.abstractmethod
     def copy_to(self, target: Path) -> int:
         """Write a consistent copy and return its applied sequence.
