@@ -3,11 +3,12 @@
 import sqlite3
 from pathlib import Path
 
+from ingero.agent.ebpf import process_tracker
 from ingero.agent.ebpf.loader import elf
 from ingero.agent.engines import find, watch
 from ingero.agent.engines import scrape as engine_page
 from ingero.agent.nccl import reader, rings
-from ingero.agent.processes import discover, flight_recorder, info, maps
+from ingero.agent.processes import discover, flight_recorder, info, maps, patience
 from ingero.agent.recording import annotation_limits as users
 from ingero.agent.stacks import symbols
 from ingero.cli.recordings import ask, budget
@@ -210,6 +211,13 @@ ROWS = [
     ("names of operations", [number(reader.MAX_OPERATIONS)]),
     ("libraries of a process", [number(discover.MAX_LIBRARIES)]),
     ("list of mappings", [f"{size(maps.MAX_MAPS_BYTES)}; {size(info.MAX_ENVIRON_BYTES)}"]),
+    ("CPU time to find the functions", [f"{process_tracker.CPU_BURST_S:.0f} s at once"]),
+    ("time in which memory of a process must answer", [f"{patience.STACK_S:g} s for a stack"]),
+    ("time in which memory of a process must answer", [f"for {patience.PAUSE_S:.0f} s"]),
+    (
+        "reads of memory that never",
+        [f"{patience.MAX_HANGING}, of one user {patience.MAX_HANGING_PER_USER}"],
+    ),
     ("symbols of a library", [f"{size(elf._MAX_SYMBOLS_BYTES)}; {size(elf._MAX_PIECE)}"]),
     (
         "symbol tables that are kept",

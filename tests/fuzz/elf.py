@@ -44,7 +44,7 @@ def _read(elf: ElfFile, size: int) -> None:
         if section.size <= 1 << 20:
             elf.content(section)
     elf.data_symbol("_PyRuntime")
-    elf.versioned("cudaLaunch")
+    elf.versioned(["cudaLaunch"])
     for kind in (SHT_SYMTAB, SHT_DYNSYM):
         for _ in zip(elf.symbols(kind), range(100), strict=False):
             pass

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.gpu_jobs import FAKES, compile_c
@@ -11,6 +12,9 @@ from tests.support.gpu_jobs import FAKES, compile_c
 from ingero.agent.ebpf import process_tracker
 from ingero.agent.ebpf.attach import find_sites
 from ingero.agent.ebpf.functions import FUNCTIONS, RUNTIME
+from ingero.agent.ebpf.policy import TracePolicy
+from ingero.agent.ebpf.process_tracker import ProcessTracker
+from ingero.agent.processes.budget import UserBudget
 from ingero.agent.processes.discover import Library
 from ingero.contract.events import Source
 
@@ -306,3 +310,42 @@ def test_process_turned_away_counts_once_and_is_taken_up_when_there_is_room(job,
         lambda: list(tracing.tracer.processes()) == [second.pid if kept == first.pid else first.pid]
     )
     assert tracing.tracer.losses()["processes"] == 1
+
+
+def test_libraries_of_a_user_who_used_up_the_cpu_time_wait(job, trace) -> None:
+    process = job()
+    tracing = trace(rescan_s=0.01)
+    tracker = tracing.tracer._tracker
+    tracker.cpu = UserBudget(0.0, 1.0)
+    tracker.cpu.spend(os.getuid(), 2.0, 0.0)
+    process.do("rt = load('libcudart.so.12')")
+    tracing.wait(lambda: tracker.cpu.refusals > 3)
+    assert not attached(tracing, process.pid)
+    tracker.cpu = UserBudget(0.0, 1.0)
+    tracing.wait(lambda: attached(tracing, process.pid))
+    assert tracker.cpu._amount(os.getuid(), 0.0) < 1.0, "reading it is charged"
+
+
+@pytest.mark.parametrize(
+    ("free_slots", "traced", "uid", "has_room"),
+    [
+        (900, 13, 5, True),
+        (900, 14, 5, False),  # the last two are for others
+        (900, 14, 6, True),
+        (900, 16, 6, False),
+        (126, 4, 5, True),
+        (125, 4, 5, False),  # the last slots are for others
+        (125, 4, 6, True),
+        (125, 0, 5, True),
+    ],
+)
+def test_one_user_does_not_get_all_places(
+    free_slots: int, traced: int, uid: int, has_room: bool
+) -> None:
+    table = SimpleNamespace(rows=range(1000), free=free_slots)
+    probes = SimpleNamespace(table=table)
+    policy = TracePolicy(max_processes=16)
+    tracker = ProcessTracker(policy, probes, print)  # type: ignore[arg-type]  # two fields of it
+    tracker.processes = dict.fromkeys(range(traced))  # type: ignore[arg-type]  # only counted
+    tracker._users = dict.fromkeys(range(traced), 5)
+    assert tracker._has_room(uid) is has_room

@@ -126,10 +126,10 @@ def look(
         # without anybody who takes it, that would be a guess.
         is_clear = bool(rival) or not problem
         found = [name_rival(found[0], rival), *found[1:]] if is_clear else found[1:]
-    return found or ([_not_seen(problem)] if problem else [])
+    return found or ([not_seen(problem)] if problem else [])
 
 
-def _not_seen(problem: str) -> Difference:
+def not_seen(problem: str) -> Difference:
     """Return what an answer "unknown" says about Python frames that were not seen."""
     text = f"its Python frames were not read, because {problem}"
     return Difference(kind=CauseKind.UNKNOWN, place=Place.HOST, text=text)

@@ -19,6 +19,7 @@ from ingero.agent.causes.gpu_signals import GpuSignals
 from ingero.agent.causes.look import LOOK_S, Look, RankProcess, look
 from ingero.agent.causes.rank_signals import Reading, signals_between, take_reading
 from ingero.agent.causes.threads import driving_threads
+from ingero.agent.processes.discover import user_of
 from ingero.contract.causes import (
     MAX_TEXT,
     Ask,
@@ -153,10 +154,13 @@ class CauseWatch:
         if late is None:
             self.counters.refused_asks += 1
             return None
+        uid = user_of(late.pid)  # anybody may give a process the name of this job
         peers = [
             kept.rank
             for kept in list(self._ranks.values())
-            if kept.rank.job == late.job and kept.rank.pid != late.pid
+            if kept.rank.job == late.job
+            and kept.rank.pid != late.pid
+            and user_of(kept.rank.pid) == uid
         ]
         begin_s = time.monotonic()
         found = self._look_at(ask, late, peers, self._gpus, self._stop, self._look_s)

@@ -72,13 +72,17 @@ def find_sites(
             if function.library is library
         }
         symbols = elf.functions(name for function in own.values() for name in function.symbols)
+        lacking = {
+            function.name for function in own.values() if not symbols.keys() & {*function.symbols}
+        }
+        versioned = elf.versioned(lacking) if lacking else {}
+        symbols.update(elf.functions(versioned.values()) if versioned else {})
         sites: dict[int, tuple[Site, ...]] = {}
         taken: set[int] = set()
         for number, function in own.items():
             names = [name for name in function.symbols if name in symbols]
-            if not names and (versioned := elf.versioned(function.name)):
-                symbols.update(elf.functions([versioned]))
-                names = [versioned] if versioned in symbols else []
+            if not names and versioned.get(function.name) in symbols:
+                names = [versioned[function.name]]
             fresh = [
                 site
                 for site in (elf.site(symbols[name]) for name in names)

@@ -1,4 +1,8 @@
-"""Traced processes: found, followed through fork and exec, dropped when they end."""
+"""Traced processes: found, followed through fork and exec, dropped when they end.
+
+Anybody may map a file that is named like a library of CUDA. What such files cost is charged to the
+user of the process, and one user does not get all places.
+"""
 
 import os
 import struct
@@ -14,6 +18,7 @@ from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES
 from ingero.agent.ebpf.loaded import LoadedProbes
 from ingero.agent.ebpf.loader.links import LinkCloser
 from ingero.agent.ebpf.policy import TracePolicy
+from ingero.agent.processes.budget import UserBudget
 from ingero.agent.processes.discover import (
     Library,
     MappedLibrary,
@@ -23,6 +28,7 @@ from ingero.agent.processes.discover import (
     process_ids,
     returns_are_safe,
     running_since,
+    user_of,
 )
 from ingero.contract.events import Source
 from ingero.errors import IngeroError, Unavailable
@@ -33,12 +39,16 @@ _SETTLED_SCANS: Final = 10
 SCAN_SHARE: Final = 0.01  # of one CPU that scans may take
 IDLE_SCAN_SHARE: Final = 0.002
 LONGEST_SCAN_PAUSE: Final = 5  # times the usual one
+# CPU time of one user's mappings and libraries; those of PyTorch take about a second once
+CPU_PER_S, CPU_BURST_S = 0.1, 2.0
+RESERVE: Final = 8  # one of so many places is kept for users with few processes
 
 
 class ProcessTracker:
     """Owner of the traced processes.
 
-    `on_end` is called once for each process that ends, while its counts can still be read.
+    `on_end` is called once for each process that ends, while its counts can still be read. `cpu` is
+    what the processes of each user may cost; beyond it they are looked at later.
     """
 
     def __init__(
@@ -47,6 +57,8 @@ class ProcessTracker:
         self.policy, self._probes, self._on_end = policy, probes, on_end
         self.processes: dict[int, ProcessProbes] = {}
         self.refused = 0
+        self.cpu = UserBudget(CPU_PER_S, CPU_BURST_S)
+        self._users: dict[int, int] = {}  # of the traced processes
         self._sites = SiteCache()
         self._closer = LinkCloser()
         self._roots = set(policy.pids or ())
@@ -137,39 +149,74 @@ class ProcessTracker:
             self._probes.maps["targets"].delete(struct.pack("<I", pid))
 
     def _start_tracing(self, pid: int) -> None:
-        libraries = mapped_libraries(pid)
+        uid = user_of(pid)
+        if not self._may_read(pid, uid):
+            return
+        with self.cpu.cpu_of(uid):
+            libraries = mapped_libraries(pid)
         process = self.processes.get(pid)
         if process is None:
             started = running_since(pid)
             if (not libraries and pid not in self._roots) or started is None:
                 return
-            if len(self.processes) >= self.policy.max_processes:
+            if not self._has_room(uid):
                 self.refused += pid not in self._over_limit
                 self._over_limit.add(pid)
                 return
             process = self.processes[pid] = ProcessProbes(
                 pid, started, entry_only=not returns_are_safe(pid)
             )
+            self._users[pid] = uid
             if process.entry_only:
                 process.failures["returns"] = (
                     "only entries are probed: on this kernel a seccomp filter could kill it"
                 )
             self._open_host(process)
-        self._attach(process, libraries)
-        if {library.library for library in libraries} == set(Library):
+        is_whole = self._attach(process, libraries)
+        if is_whole and {library.library for library in libraries} == set(Library):
             process.rescan_at_s = time.monotonic() + _SETTLED_SCANS * self.policy.rescan_s
 
-    def _attach(self, process: ProcessProbes, libraries: list[MappedLibrary]) -> None:
+    def _may_read(self, pid: int, uid: int) -> bool:
+        """Return whether a process may cost CPU time now; otherwise a later scan looks at it."""
+        if self.cpu.allows(uid, time.monotonic()):
+            return True
+        self._pages[pid] = None
+        return False
+
+    def _has_room(self, uid: int) -> bool:
+        """Return whether one more process of a user may be traced.
+
+        The last of the processes and of the slots are for users with few processes.
+        """
+        own = list(self._users.values()).count(uid)
+        places, slots = self.policy.max_processes, len(self._probes.table.rows)
+        free = places - len(self.processes)
+        is_large = own > 0 and (2 * own >= len(self.processes) or 2 * RESERVE * own >= places)
+        is_scarce = free <= places // RESERVE or self._probes.table.free <= slots // RESERVE
+        return free > 0 and not (is_large and is_scarce)
+
+    def _attach(self, process: ProcessProbes, libraries: list[MappedLibrary]) -> bool:
+        """Probe libraries that are not yet; return False where some wait for a later scan."""
         found: list[tuple[int, Sites]] = []
+        uid, is_whole = self._users[process.pid], True
         fresh = [library for library in libraries if library.key not in process.files]
         for index, library in enumerate(fresh):
+            if not self._may_read(process.pid, uid):
+                is_whole = False
+                break
             try:
-                found.append((index, self._sites.sites(process.pid, library)))
+                with self.cpu.cpu_of(uid):
+                    found.append((index, self._sites.sites(process.pid, library)))
             except (IngeroError, OSError) as err:
                 process.files[library.key] = library.path
                 process.failures[library.path] = str(err)
-        if not found:
-            return
+        if found:
+            self._add_sites(process, fresh, found)
+        return is_whole
+
+    def _add_sites(
+        self, process: ProcessProbes, fresh: list[MappedLibrary], found: list[tuple[int, Sites]]
+    ) -> None:
         known = {*process.slots, *(number for _, sites in found for number in sites)}
         chosen = choose_functions(
             known, self.policy.layers, both_launch_layers=self.policy.both_launch_layers
@@ -219,6 +266,7 @@ class ProcessTracker:
 
     def _drop(self, pid: int) -> None:
         process = self.processes.pop(pid)
+        del self._users[pid]
         self._probes.maps["targets"].delete(struct.pack("<I", pid))
         links, slots = process.detach(self._probes.table)
         self._on_end(process)

@@ -69,6 +69,11 @@ class SlotTable:
         self.rows[slot]["tgid"] = pid  # written last: from here on the probes count
         return slot
 
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return len(self._free)
+
     def silence(self, slots: list[int]) -> None:
         """Stop counting in these slots; the counts stay until the slots are reused."""
         self.rows["tgid"][slots] = 0

@@ -5,13 +5,17 @@ Without CAP_SYS_PTRACE this works for processes of the same user only.
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from ingero.agent.causes.look import GpuReader, RankProcess, look
+from ingero.agent.causes.look import LONGEST, GpuReader, RankProcess, look, not_seen
 from ingero.agent.engines.sight import EngineSight, OwnEngineSight
+from ingero.agent.processes.discover import user_of
 from ingero.agent.processes.info import pod_of
 from ingero.contract.causes import Ask
 from ingero.core.causes.ranking import Difference
+from ingero.errors import Unavailable
+
+BEGIN_S: Final = 10.0  # to find interpreters and threads before a look
 
 
 class Sight(EngineSight, Protocol):
@@ -50,7 +54,13 @@ class OwnSight(OwnEngineSight):
         seconds: float,
     ) -> list[Difference] | None:
         """Return what sets a rank apart; None when it is gone."""
-        return look(ask, late, peers, gpus, stop, seconds)
+        longest_s = LONGEST * seconds + BEGIN_S
+        try:
+            return self.patience.call(
+                user_of(late.pid), lambda: look(ask, late, peers, gpus, stop, seconds), longest_s
+            )[0]
+        except Unavailable as error:
+            return [not_seen(str(error))]
 
     def name_pod(self, pid: int) -> str:
         """Return the pod that a process runs in; empty where it is not known."""

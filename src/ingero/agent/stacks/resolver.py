@@ -5,16 +5,19 @@ moved on, they show where it is now.
 """
 
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from ingero.agent.processes.discover import program_of, user_of
+from ingero.agent.processes.patience import Patience
 from ingero.agent.stacks.interpreters import find_python
 from ingero.agent.stacks.python import PythonFrame, PythonProcess
 from ingero.agent.stacks.symbols import NativeFrame, Symbolizer
 from ingero.core.recording.stacks import Frame
+from ingero.errors import Unavailable
 
 _KNOWN_PROCESSES: Final = 256
+T = TypeVar("T")
 _INTERPRETER: Final = ("libpython", "python3.")
 
 
@@ -23,6 +26,7 @@ class StackResolver:
 
     def __init__(self) -> None:
         self._symbols = Symbolizer()
+        self._patience = Patience()
         self._interpreters: dict[tuple[int, tuple[int, int] | None], PythonProcess | None] = {}
         self._skipped_before = 0  # names skipped by interpreters that were evicted
 
@@ -35,13 +39,36 @@ class StackResolver:
 
     @property
     def refused(self) -> dict[str, int]:
-        """What was not read of processes: damaged or oversized files, and CPU time used up."""
-        return {"file": self._symbols.refused_files, "cpu": self._symbols.cpu.refusals}
+        """What was not read of processes, by reason.
+
+        `file` are damaged or oversized files, `cpu` is CPU time used up, and `memory` is memory
+        that did not answer.
+        """
+        return {
+            "file": self._symbols.refused_files,
+            "cpu": self._symbols.cpu.refusals,
+            "memory": self._patience.unanswered + self._patience.refusals,
+        }
 
     def __call__(self, pid: int, tid: int, addresses: tuple[int, ...]) -> list[Frame]:
         interpreter = self._interpreter(pid)
         native = self._symbols.resolve(pid, addresses)
-        return merge_frames(native, interpreter.stack(tid) if interpreter else [])
+        return merge_frames(native, self._frames(interpreter, tid) if interpreter else [])
+
+    def _frames(self, interpreter: PythonProcess, tid: int) -> list[PythonFrame]:
+        return self._ask(interpreter.pid, lambda: interpreter.stack(tid)) or []
+
+    def _ask(self, pid: int, work: Callable[[], T]) -> T | None:
+        """Return what `work` reads of a process, at the expense of its user; None if refused."""
+        uid, now_s = user_of(pid), time.monotonic()
+        if not self._symbols.cpu.allows(uid, now_s):
+            return None
+        try:
+            found, cpu_s = self._patience.call(uid, work)
+        except Unavailable:
+            return None
+        self._symbols.cpu.spend(uid, cpu_s, now_s)
+        return found
 
     def _interpreter(self, pid: int) -> PythonProcess | None:
         # a pid alone may be another process by now, or run another program
@@ -54,11 +81,11 @@ class StackResolver:
                 self._skipped_before = self.skipped_names
                 self._interpreters.clear()
             self._symbols.forget(pid)
-            uid = user_of(pid)
-            if not self._symbols.cpu.allows(uid, time.monotonic()):
+            # one that was refused is looked for again by the next stack
+            found = self._ask(pid, lambda: (find_python(pid),))
+            if found is None:
                 return None
-            with self._symbols.cpu.cpu_of(uid):
-                self._interpreters[key] = find_python(pid)
+            self._interpreters[key] = found[0]
         return self._interpreters[key]
 
 

@@ -107,7 +107,7 @@ def test_damaged_files_are_refused_with_a_sentence_never_a_crash(
     try:
         FunctionTable(str(broken)).find(5000)
         elf = ElfFile(str(broken))
-        elf.versioned("plain")
+        elf.versioned(["plain"])
         for symbol in elf.functions(["plain", "guarded"]).values():
             site = elf.site(symbol)
             assert 0 <= site.offset < len(data)
@@ -152,7 +152,8 @@ def test_versioned_names_are_chosen_by_number_not_by_spelling(tmp_path: Path) ->
         ],
         check=True,
     )
-    assert ElfFile(str(tmp_path / "v.so")).versioned("ncclSend") == "ncclSend_v2_10_3"
+    elf = ElfFile(str(tmp_path / "v.so"))
+    assert elf.versioned(["ncclSend"]) == {"ncclSend": "ncclSend_v2_10_3"}
 
 
 VERSIONED = ("ncclSend_v2_9_9", "ncclSend_v2_10_3", "ncclSend_v2_10", "ncclSendX_v3_0_0")

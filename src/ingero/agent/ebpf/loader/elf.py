@@ -32,6 +32,7 @@ _MAX_PLACES: Final = 4096  # where one name occurs in a string table
 _HEADER_BYTES: Final = 64
 _PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _FIRST_BYTES: Final = 16
+_VERSION: Final = re.compile(rb"\d{1,6}(?:_\d{1,6}){0,4}(?=\0)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,19 +235,14 @@ class ElfFile:
                 return int(address - (linked - offset + file_offset))
         raise Unavailable(f"{self.path} has no segment at {file_offset:#x}")
 
-    def versioned(self, name: str) -> str | None:
-        """Return `name_v2_10_3` with the highest version.
+    def versioned(self, names: Iterable[str]) -> dict[str, str]:
+        """Return `name_v2_10_3` with the highest version for each name that has one.
 
         Some libraries export only versioned names.
         """
-        pattern = re.compile(
-            rb"\0(" + re.escape(name.encode()) + rb"_v(\d{1,6}(?:_\d{1,6}){0,4}))(?=\0)"
-        )
-        best: tuple[tuple[int, ...], str] | None = None
-        for match in pattern.finditer(self.table(SHT_DYNSYM)[1]):
-            key = tuple(int(part) for part in match[2].split(b"_"))
-            best = max(best or ((), ""), (key, match[1].decode()))
-        return best[1] if best else None
+        strings = self.table(SHT_DYNSYM)[1]
+        found = ((name, _newest(self.path, strings, name)) for name in names)
+        return {name: newest for name, newest in found if newest is not None}
 
 
 def text_at(strings: bytes, at: int) -> str:
@@ -269,6 +265,22 @@ def _places(path: str, strings: bytes, names: set[bytes]) -> dict[int, str]:
             if count > _MAX_PLACES:
                 raise ForeignFile(f"{path} holds the name {name.decode()} over {_MAX_PLACES} times")
     return places
+
+
+def _newest(path: str, strings: bytes, name: str) -> str | None:
+    """Return the name with the highest version in a string table."""
+    start, position, count = f"\0{name}_v".encode(), -1, 0
+    best: tuple[tuple[int, ...], str] | None = None
+    while (position := strings.find(start, position + 1)) >= 0:
+        count += 1
+        if count > _MAX_PLACES:
+            raise ForeignFile(f"{path} holds the name {name} over {_MAX_PLACES} times")
+        version = _VERSION.match(strings, position + len(start))
+        if version is not None:
+            text = version[0].decode()
+            key = tuple(int(part) for part in text.split("_"))
+            best = max(best or ((), ""), (key, f"{name}_v{text}"))
+    return best[1] if best else None
 
 
 def _search(rows: bytes, places: dict[int, str]) -> Iterator[Symbol]:
