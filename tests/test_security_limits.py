@@ -212,8 +212,10 @@ ROWS = [
     ("libraries of a process", [number(discover.MAX_LIBRARIES)]),
     ("list of mappings", [f"{size(maps.MAX_MAPS_BYTES)}; {size(info.MAX_ENVIRON_BYTES)}"]),
     ("CPU time to find the functions", [f"{process_tracker.CPU_BURST_S:.0f} s at once"]),
-    ("time in which memory of a process must answer", [f"{patience.STACK_S:g} s for a stack"]),
-    ("time in which memory of a process must answer", [f"for {patience.PAUSE_S:.0f} s"]),
+    (
+        "time in which memory of a process must answer",
+        [f"{patience.STACK_S:g} s for a stack", f"pause of {patience.PAUSE_S:.0f} s"],
+    ),
     (
         "reads of memory that never",
         [f"{patience.MAX_HANGING}, of one user {patience.MAX_HANGING_PER_USER}"],
