@@ -10,6 +10,7 @@ def test_f075_lag_becomes_money() -> None:
     once = idle_cost(0.080, 63, 2.49)
     assert once == pytest.approx(0.003486, abs=1e-6)
     assert once * 3600 == pytest.approx(12.5496, abs=1e-6)
+    assert idle_cost(0.080, 63, 2.49, gpus_per_rank=4) == pytest.approx(4 * once)
 
 
 def test_vector_v8b() -> None:

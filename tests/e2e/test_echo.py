@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import duckdb
 import pytest
 from tests.support.cpu_time import children_cpu_s
 from tests.support.echo_process import BIN, TOKEN, EchoProcess, run_stress
@@ -223,7 +224,13 @@ def test_backup_while_running_restore_and_verify(tmp_path: Path) -> None:
 
 
 def test_a_demo_database_of_about_a_mebibyte(tmp_path: Path) -> None:
-    """F127."""
+    """F127: 2,000 events in 80 chains from eight nodes, two of them with one low score."""
     made = echo_command("demo-database", str(tmp_path / "demo.db"), "--json")
     assert made.returncode == 0, made.stderr
     assert 0.5 * 2**20 < json.loads(made.stdout)["size_bytes"] < 4 * 2**20
+    with duckdb.connect(str(tmp_path / "demo.db"), read_only=True) as demo:
+        found = demo.execute(
+            "SELECT count(*), count(DISTINCT node_id), count(DISTINCT causal_chain_id), "
+            "count(DISTINCT node_id) FILTER (value_double < 0.4) FROM events"
+        )
+        assert found.fetchall() == [(2000, 8, 80, 2)]

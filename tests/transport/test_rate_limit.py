@@ -14,6 +14,7 @@ def test_f099_burst_plus_one_waits_and_another_caller_does_not() -> None:
     assert limit.take("b", 0.0) == 0.0
     assert limit.take("a", 0.05) == 0.0
     assert limit.take("a", 0.05) > 0
+    assert [limit.take("a", 1000.0) == 0.0 for _ in range(41)] == [True] * 40 + [False]
 
 
 @given(st.lists(st.floats(0, 2), max_size=200))

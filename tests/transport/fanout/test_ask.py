@@ -163,10 +163,11 @@ async def test_token_comes_from_the_policy(tmp_path: Path) -> None:
 
 
 async def test_f131_wrong_clocks_are_measured_while_asking(tmp_path: Path) -> None:
-    db = database(tmp_path / "a.db")
+    """F150: the clock of one node is right when it is first asked, and ahead afterwards."""
+    db, ahead_ns = database(tmp_path / "a.db"), iter([0])
     async with (
         node(db, "right") as one,
-        node(db, "ahead", now_ns=lambda: time.time_ns() + 500_000_000_000) as two,
+        node(db, "ahead", now_ns=lambda: time.time_ns() + next(ahead_ns, 500_000_000_000)) as two,
         Fanout(FanoutPolicy(timeout_s=PATIENCE_S)) as fanout,
     ):
         replies = [reply async for reply in fanout.ask([one, two], SQL)]

@@ -38,10 +38,14 @@ async def stalled(reader: MessageReader, calls: int, *peers: Peer) -> list[async
 
 @pytest.mark.parametrize("honest", [OTHER, Peer("10.0.0.1", "10.0.0.1:9")])
 async def test_a_message_waits_for_one_turn_only(honest: Peer) -> None:
-    """Ten thousand stalled calls on ten connections used to be served before it: 40 s."""
+    """Ten thousand stalled calls on ten connections used to be served before it: 40 s.
+
+    Nor do connections count where another address has many.
+    """
     reader = MessageReader(max_at_once=2)
-    peers = [Peer("10.0.0.1", f"10.0.0.1:{port}") for port in range(3)]
-    strangers = await stalled(reader, 100, *peers)
+    connections = 3 if honest.address == "10.0.0.1" else 100
+    peers = [Peer("10.0.0.1", f"10.0.0.1:{port}") for port in range(connections)]
+    strangers = await stalled(reader, 300 // connections, *peers)
     began_s = asyncio.get_running_loop().time()
     assert await reader.read(Call(b"push"), honest) == b"push"
     assert asyncio.get_running_loop().time() - began_s < 3.0
