@@ -27,7 +27,13 @@ PLAIN = st.recursive(
     max_leaves=30,
 )
 HEAD = b"\x80\x04"
+# The unpickler drops the rest of a frame that ends within a text, and reads operations where the
+# check of them saw the data of another text.
+PLACE = b"Nr\xff\xff\xff\x00.".ljust(64, b"N") + b"."
+CUT = struct.pack("<Q", 4) + b"\x8c\x14ab" + b"x" * 18 + b"U\x40" + PLACE
 BOMBS = {
+    "frame that ends within a text": HEAD + b"\x95" + CUT,
+    "frame within a frame": HEAD + b"\x95" + struct.pack("<Q", 9 + 4) + b"\x95" + CUT,
     "place in the memo": HEAD + b"Nr\xff\xff\xff\x0f.",
     "bytearray": b"\x80\x05\x96" + struct.pack("<Q", 1 << 31) + b".",
     "bytes": HEAD + b"\x8e" + struct.pack("<Q", 1 << 40) + b".",

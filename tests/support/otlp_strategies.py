@@ -69,8 +69,9 @@ def _field(hint: object) -> st.SearchStrategy:
         otlp.Int64: st.integers(-(2**63), 2**63 - 1),
         otlp.UInt32: st.integers(0, 2**32 - 1),
         otlp.Int32: st.integers(0, 3),
-        otlp.TraceId: st.just("") | st.binary(min_size=16, max_size=16).map(bytes.hex),
-        otlp.SpanId: st.just("") | st.binary(min_size=8, max_size=8).map(bytes.hex),
+        otlp.HexId: st.sampled_from((0, 1, 8, 16)).flatmap(
+            lambda size: st.binary(min_size=size, max_size=size).map(bytes.hex)
+        ),
         str: texts,
         float: floats,
         bool: st.booleans(),

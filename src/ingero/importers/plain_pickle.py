@@ -62,10 +62,11 @@ def load_plain(data: bytes) -> Any:  # containers of unknown shape; the caller c
 def check_operations(data: bytes) -> None:
     """Raise MalformedInput unless every operation is a plain one and fits into the data."""
     fixed, end = _FIXED_BY_CODE, len(data)
-    at = 0
+    at = framed = 0  # `framed` is where the latest frame ends
     while at < end:
         code = data[at]
         skipped = fixed[code]
+        is_framed = at < framed
         at += 1
         if skipped >= 0:
             at += skipped
@@ -73,9 +74,21 @@ def check_operations(data: bytes) -> None:
             at = _after_data(data, at, code)
         elif code == _STOP:
             return
+        elif code == _FRAME and not is_framed:
+            at = _after_frame_head(data, at)
+            framed = at + int.from_bytes(data[at - 8 : at], "little")
         else:
             at = _after_rare(data, at, code)
+        if is_framed and at > framed:
+            raise MalformedInput(f"a frame of the pickle ends within an operation at byte {framed}")
     raise MalformedInput("the pickle ends early")
+
+
+def _after_frame_head(data: bytes, at: int) -> int:
+    length = int.from_bytes(data[at : at + 8], "little")
+    if length > len(data) - at - 8:
+        raise MalformedInput(f"the pickle ends early: a frame of {length} bytes at {at - 1}")
+    return at + 8
 
 
 def _after_data(data: bytes, at: int, code: int) -> int:
@@ -93,10 +106,7 @@ def _after_rare(data: bytes, at: int, code: int) -> int:
             raise MalformedInput(f"an object of the pickle at byte {at - 1} claims place {place}")
         return at + _PUTS[code]
     if code == _FRAME:
-        length = int.from_bytes(data[at : at + 8], "little")
-        if length > len(data) - at - 8:
-            raise MalformedInput(f"the pickle ends early: a frame of {length} bytes at {at - 1}")
-        return at + 8
+        raise MalformedInput(f"the pickle has a frame within a frame at byte {at - 1}")
     if code in _OF_CLASSES:
         raise MalformedInput(
             f"it asks for a class at byte {at - 1}; dumps contain plain containers only"

@@ -151,12 +151,11 @@ def test_malformed_json_is_refused(body: bytes) -> None:
         decode_json(otlp.MetricsRequest, body)
 
 
-def test_ids_of_the_wrong_length_are_refused() -> None:
+@pytest.mark.parametrize("text", ["abc", "0g", "YWJjZGVmZ2g="])
+def test_ids_that_are_no_octets_in_hex_are_refused(text: str) -> None:
+    body = b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"%b"}]}]}]}' % text.encode()
     with pytest.raises(MalformedPush):
-        decode_json(
-            otlp.TracesRequest,
-            b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"abc"}]}]}]}',
-        )
+        decode_json(otlp.TracesRequest, body)
 
 
 @given(st.binary(max_size=64))

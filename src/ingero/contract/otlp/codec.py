@@ -14,13 +14,12 @@ import msgspec
 from ingero.contract.otlp.limits import check_json, check_protobuf
 from ingero.contract.otlp.pieces import PIECE_BYTES, parse_in_pieces
 from ingero.contract.otlp.values import (
+    HexId,
     KeyValue,
     Kind,
     LogsRequest,
     MetricsRequest,
     Request,
-    SpanId,
-    TraceId,
     TracesRequest,
     UInt64,
     Value,
@@ -60,7 +59,7 @@ def _classify(hint: Any) -> tuple[int, type[Value], bool, bool]:
     optional = type(None) in arguments
     if optional:
         hint = next(argument for argument in arguments if argument is not type(None))
-    if hint in (TraceId, SpanId):
+    if hint == HexId:
         return _HEX, Value, optional, False
     if get_origin(hint) is tuple:
         inner = get_args(hint)[0]

@@ -14,8 +14,8 @@ Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 UInt64 = Annotated[int, Meta(ge=0)]
 UInt32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-TraceId = Annotated[str, Meta(pattern=r"\A([0-9a-fA-F]{32})?\Z")]
-SpanId = Annotated[str, Meta(pattern=r"\A([0-9a-fA-F]{16})?\Z")]
+# The id of a trace or span. Its length is not checked: protobuf carries any, and JSON does as well.
+HexId = Annotated[str, Meta(pattern=r"\A([0-9a-fA-F]{2})*\Z")]
 Plain: TypeAlias = "str | bool | int | float | bytes | list[Plain] | dict[str, Plain] | None"
 
 _SCALAR_FIELDS = {
@@ -88,8 +88,8 @@ class Exemplar(_Identified, frozen=True, gc=False):
     time_unix_nano: UInt64 = 0
     as_double: float | None = None
     as_int: Int64 | None = None
-    span_id: SpanId = ""
-    trace_id: TraceId = ""
+    span_id: HexId = ""
+    trace_id: HexId = ""
 
 
 class NumberPoint(Value, frozen=True, gc=False):
@@ -219,8 +219,8 @@ class SpanEvent(Value, frozen=True, gc=False):
 
 
 class SpanLink(_Identified, frozen=True, gc=False):
-    trace_id: TraceId = ""
-    span_id: SpanId = ""
+    trace_id: HexId = ""
+    span_id: HexId = ""
     trace_state: str = ""
     attributes: tuple[KeyValue, ...] = ()
     dropped_attributes_count: UInt32 = 0
@@ -233,10 +233,10 @@ class SpanStatus(Value, frozen=True, gc=False):
 
 
 class Span(_Identified, frozen=True, gc=False):
-    trace_id: TraceId = ""
-    span_id: SpanId = ""
+    trace_id: HexId = ""
+    span_id: HexId = ""
     trace_state: str = ""
-    parent_span_id: SpanId = ""
+    parent_span_id: HexId = ""
     flags: UInt32 = 0
     name: str = ""
     kind: Int32 = 0
@@ -276,8 +276,8 @@ class LogRecord(_Identified, frozen=True, gc=False):
     attributes: tuple[KeyValue, ...] = ()
     dropped_attributes_count: UInt32 = 0
     flags: UInt32 = 0
-    trace_id: TraceId = ""
-    span_id: SpanId = ""
+    trace_id: HexId = ""
+    span_id: HexId = ""
     event_name: str = ""
 
 
