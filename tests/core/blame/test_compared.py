@@ -25,12 +25,18 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what is found, given (findings, spells) by own time and by lateness in groups."""
 
     def found(
-        own: Any, in_groups: Any, late: Any, together: Any = None, places: Any = PLACES
+        own: Any,
+        in_groups: Any,
+        late: Any,
+        together: Any = None,
+        places: Any = PLACES,
+        chained: Any = (CALM, ()),
     ) -> Any:
         def measure(_: Any, __: Any, ___: Any, in_any_group: bool = False) -> Any:
             return late if in_any_group else together
 
-        judged = {"own time": own, "lateness": in_groups}
+        judged = {"own time": own, "lateness": in_groups, "chained": chained}
+        monkeypatch.setattr(compared, "measure_chained", lambda *_: "chained")
         monkeypatch.setattr(compared, "measure_lateness", measure)
         monkeypatch.setattr(compared, "as_own_time", lambda *_: "lateness")
         monkeypatch.setattr(compared, "find_spells", judged.__getitem__)
@@ -84,3 +90,17 @@ def test_who_is_late_without_overlap_is_asked_only_where_nobody_is_late_with_it(
     assert compare((CALM, ()), nobody, None, together) == (apart, *nobody)
     monkeypatch.setattr(compared, "without_overlap", lambda _: None)
     assert compare((CALM, ()), nobody, None, together) == (together, *nobody)
+
+
+def test_own_time_along_what_ranks_wait_for_tells_where_nobody_or_several_are_found(
+    compare: Any,
+) -> None:
+    one, several = (CALM, (BY_GROUP,)), (CALM, (BY_OWN, BY_GROUP))
+    for open_question in ((CALM, ()), several, (SPLIT, (BY_OWN,))):
+        assert compare(open_question, (CALM, ()), None, chained=one) == (None, *one)
+        half = (SPLIT, (BY_GROUP,))
+        assert compare(open_question, (CALM, ()), None, chained=half) == (None, *open_question)
+    assert compare((CALM, (BY_OWN,)), (CALM, ()), None, chained=one) == (None, CALM, (BY_OWN,))
+    together = lateness([[[1.0]]], carried=0.9)
+    assert compare((CALM, ()), several, None, together, chained=one) == (together, *several)
+    assert compare((CALM, ()), (CALM, ()), None, together, chained=one) == (None, *one)

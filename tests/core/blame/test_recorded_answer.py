@@ -222,9 +222,9 @@ def test_a_slow_gpu_of_a_job_with_many_communicators_is_priced_by_a_replay() -> 
     (culprit,) = answer.culprits
     assert (culprit.rank, culprit.cause, culprit.at_most) == (6, CauseClass.COMPUTE, True)
     assert (culprit.loss_error, culprit.steps) == (None, (1, 29))
-    assert answer.loss_s == pytest.approx(2 * MS, rel=0.01)
+    assert 2 * MS <= answer.loss_s <= 2.05 * MS, "two standard errors above what it costs"
     assert answer.step_time_s is not None
-    assert culprit.loss == pytest.approx(2 * MS / answer.step_time_s, rel=0.01)
+    assert culprit.loss == pytest.approx(answer.loss_s / answer.step_time_s, rel=0.01)
     assert culprit.excess_s == pytest.approx(2 * MS, rel=0.01)
     assert culprit.detail.startswith("own time over 7 peers in 100% of the steps")
     assert answer.evidence == (

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.support.job_shapes import pipeline
 from tests.support.other_shapes import context_ring
+from tests.support.random_jobs import draw_job
 from tests.support.simulated_job import simulate
 
 from ingero.core.blame.roles import find_roles
@@ -39,6 +40,13 @@ def test_ranks_of_a_ring_are_alike_also_where_a_call_was_lost() -> None:
     rows = _pairs(ring, 0, 1, 2, 3)
     assert is_swap(ring, np.delete(rows, len(rows) // 2))
     assert set(find_roles(ring, range(8)).tolist()) == {0}
+
+
+def test_ranks_of_a_ring_are_alike_also_where_keys_and_values_travel_apart() -> None:
+    """Back in the backward pass, so that every rank sends to both of its neighbours."""
+    drawn = draw_job("ring", 33)
+    columns = simulate(drawn.shape, 20, noise=drawn.noise).columns
+    assert set(find_roles(columns, range(drawn.shape.ranks)).tolist()) == {0}
 
 
 def test_an_exchange_of_two_is_read_as_one_collective(ring: Collectives) -> None:

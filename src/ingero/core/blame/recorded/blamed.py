@@ -14,6 +14,7 @@ import numpy as np
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.host_or_gpu import classify
+from ingero.core.blame.recorded.at_most import most_added
 from ingero.core.blame.recorded.charges import charge_of, classify_lateness
 from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
 from ingero.core.blame.recorded.late_host import launches_more
@@ -29,6 +30,8 @@ JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
 STANDS_OUT = 5.0  # times what other ranks add by chance, for a rank that is charged
 STANDS_OUT_TOO = 2.0  # times that, if it is always the same place at which the rank is late
+ADDS_MORE = 3.0  # times what other ranks add in a replay
+MOST_COMPARED = 8  # other ranks show what is usual
 BESIDE_SLOW_STAGE = 0.4  # of its excess: stages next to a slow one hide work in their waiting
 VICTIM = 0.75  # of the excess of another rank: the most that a rank can have by waiting for it
 SIDE_EFFECT = 0.2  # of what another rank costs in the same steps: its consequence
@@ -40,6 +43,7 @@ class Blamed:
 
     `charge_s` is what the rank adds to a step; the loss is what the job notices of it. `host_s` and
     `gpu_s` say how late its host and its GPU are where that matters most, NaN where unknown.
+    `is_by_queue` says that hosts pace the job, and only the queue of its GPU told the rank.
     """
 
     spell: Spell
@@ -48,6 +52,7 @@ class Blamed:
     loss: Loss
     host_s: float = np.nan
     gpu_s: float = np.nan
+    is_by_queue: bool = False
 
     @property
     def worker(self) -> int:
@@ -57,12 +62,15 @@ class Blamed:
 def find_blamed(job: RecordedJob) -> list[Blamed]:
     """Return the ranks that cost the job time or are late for nothing, the costliest first."""
     found = _by_lateness(job) if job.lateness is not None else _by_replay(job)
+    found = found or _by_dependence(job)
     spells = [blamed.spell for blamed in found]
     workers = job.measured.workers
     priced = []
     for each in found:
         own = workers.own_s[each.worker]
         loss = measure_loss(workers.period_s, own, each.spell, spells, each.charge_s)
+        if loss.calm_s is None:
+            loss = _at_most(job, each, found, loss)
         priced.append(replace(each, loss=_shared(each, found, loss)))
     return sorted(priced, key=lambda blamed: -blamed.loss.lost_s * len(blamed.spell))
 
@@ -70,6 +78,19 @@ def find_blamed(job: RecordedJob) -> list[Blamed]:
 def total_loss(blamed: Sequence[Blamed], steps: int) -> float:
     """Return the seconds lost per recorded step; the losses of several ranks add up."""
     return sum(each.loss.lost_s * len(each.spell) for each in blamed) / max(1, steps)
+
+
+def _at_most(job: RecordedJob, each: Blamed, found: Sequence[Blamed], loss: Loss) -> Loss:
+    """Return a loss without calm steps as what a replay of the steps says, where there is one."""
+    if not job.exact_ends or each.is_by_queue:
+        return loss
+    beside = [other for other in found if other.spell.overlap(each.spell) > 0.5]
+    causes = {other.worker: other.cause for other in beside}
+    added_s = most_added(job.collectives, job.measured, each.spell, causes)
+    if added_s is None:
+        return loss
+    share = each.charge_s / max(sum(other.charge_s for other in beside), 1e-12)
+    return replace(loss, lost_s=min(added_s * share, loss.slow_s))
 
 
 def _shared(each: Blamed, found: Sequence[Blamed], loss: Loss) -> Loss:
@@ -147,7 +168,7 @@ def _by_queue(job: RecordedJob, step: float) -> list[Blamed]:
     charge = max(spell.suspect.excess_s, float(np.nansum(added)))
     _, host_s, gpu_s = _class_of(job, spell)
     loss = Loss(step, None, charge, None)
-    return [Blamed(spell, CauseClass.COMPUTE, charge, loss, host_s, gpu_s)]
+    return [Blamed(spell, CauseClass.COMPUTE, charge, loss, host_s, gpu_s, True)]
 
 
 def _by_replay(job: RecordedJob) -> list[Blamed]:
@@ -162,6 +183,36 @@ def _by_replay(job: RecordedJob) -> list[Blamed]:
             loss = Loss(job.step_s, None, charge, None)
             found.append(Blamed(spell, cause, charge, loss, host_s, gpu_s))
     return _without_side_effects(found)
+
+
+def _by_dependence(job: RecordedJob) -> list[Blamed]:
+    """Return the suspects without whom steps would be shorter, by what ranks really wait for."""
+    if not job.exact_ends:
+        return []
+    found = []
+    for spell in job.spells:
+        if job.lateness is None and not _is_costly(spell, job):
+            continue
+        cause, host_s, gpu_s = _class_of(job, spell)
+        charge_s = _added_alone(job, spell, spell.worker, cause)
+        usual_s = _usually_added(job, spell, cause) if charge_s >= COSTLY * job.step_s else np.inf
+        if charge_s >= ADDS_MORE * usual_s:
+            loss = Loss(job.step_s, None, charge_s, None)
+            found.append(Blamed(spell, cause, charge_s, loss, host_s, gpu_s))
+    return _without_side_effects(found)
+
+
+def _added_alone(job: RecordedJob, spell: Spell, worker: int, cause: CauseClass) -> float:
+    alone = replace(spell, suspect=replace(spell.suspect, worker=worker))
+    return most_added(job.collectives, job.measured, alone, {worker: cause}) or 0.0
+
+
+def _usually_added(job: RecordedJob, spell: Spell, cause: CauseClass) -> float:
+    """Return what ranks of the same role that nobody suspects add: arrivals scatter."""
+    cohort, named = job.measured.workers.cohort, {each.worker for each in job.spells}
+    others = [w for w in np.flatnonzero(cohort == cohort[spell.worker]).tolist() if w not in named]
+    some = others[:: max(1, len(others) // MOST_COMPARED)]
+    return float(np.median([_added_alone(job, spell, w, cause) for w in some])) if some else 0.0
 
 
 def _latest(job: RecordedJob, spell: Spell) -> float:

@@ -1,8 +1,11 @@
 """What tells the ranks of a recorded job apart: own time, or how late they come."""
 
+from itertools import combinations
+
 import numpy as np
 
 from ingero.core.blame.record_steps import RecordSteps
+from ingero.core.blame.recorded.chained import measure_chained
 from ingero.core.blame.recorded.lateness import (
     Lateness,
     PlaceTables,
@@ -20,7 +23,33 @@ Compared = tuple[Lateness | None, Findings, tuple[Spell, ...]]
 def compare_ranks(
     collectives: Collectives, measured: RecordSteps, places: PlaceTables | None
 ) -> Compared:
-    """Return what is found by lateness where that tells who is to blame, else by own time."""
+    """Return what is found by lateness where that tells who is to blame, else by own time.
+
+    Where that finds nobody, or several in the same steps, own time along the calls that ranks wait
+    for may still tell the slow rank from those who wait for it.
+    """
+    compared = _by_lateness_or_own(collectives, measured, places)
+    if places is None or _is_clear(*compared):
+        return compared
+    chained = measure_chained(collectives, measured)
+    if chained is None:
+        return compared
+    chain = (None, *find_spells(chained))
+    before = {spell.worker for spell in compared[2]} | set(compared[1].split)
+    is_known = not before or {spell.worker for spell in chain[2]} <= before
+    return chain if _is_clear(*chain) and is_known else compared
+
+
+def _is_clear(lateness: Lateness | None, findings: Findings, spells: tuple[Spell, ...]) -> bool:
+    if lateness is not None:
+        return bool(spells)
+    at_once = any(one.overlap(other) > 0.5 for one, other in combinations(spells, 2))
+    return bool(spells) and not at_once and not findings.split
+
+
+def _by_lateness_or_own(
+    collectives: Collectives, measured: RecordSteps, places: PlaceTables | None
+) -> Compared:
     workers = measured.workers
     lateness = None if places is None else measure_lateness(collectives, measured, places)
     if lateness is None:

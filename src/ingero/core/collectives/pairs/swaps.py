@@ -8,12 +8,12 @@ launch, too, but not while it fills and drains.
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.collectives.columns import Collectives
+from ingero.core.collectives.columns import Collectives, Ints, Mask
 
 TOGETHER = 0.1  # of the usual time between two launches: calls of one launch are closer
 ALWAYS = 0.99  # of the launches; a pipeline fills once in every step
 MIN_LAUNCHES = 16
-BETWEEN = 0.75  # quantile of all silences that is the median of those between launches
+TENSORS = (1, 2)  # sent at once: keys and values may travel one by one
 
 Rows = NDArray[np.intp]
 
@@ -28,12 +28,17 @@ def is_swap(collectives: Collectives, rows: Rows) -> bool:
 
 def _swaps(collectives: Collectives, rows: Rows) -> bool:
     rows = rows[np.argsort(collectives.start_ns[rows], kind="stable")]
-    if len(rows) < 2 * MIN_LAUNCHES:
-        return False
     silence = np.diff(collectives.start_ns[rows])
-    # Of two calls per launch, every second silence is one between launches.
-    is_new = silence > TOGETHER * np.quantile(silence, BETWEEN)
-    launch = np.concatenate(([0], np.cumsum(is_new)))
-    sends, counts = np.bincount(launch, collectives.has_op({"Send"})[rows]), np.bincount(launch)
-    together = (sends == 1) & (counts == 2)
+    is_send = collectives.has_op({"Send"})[rows]
+    return any(_are_launched_by(2 * tensors, silence, is_send) for tensors in TENSORS)
+
+
+def _are_launched_by(calls: int, silence: Ints, is_send: Mask) -> bool:
+    """Whether so many calls are launched together, half of them sends."""
+    if len(is_send) < calls * MIN_LAUNCHES:
+        return False
+    usual = np.quantile(silence, 1 - 1 / (2 * calls))  # the median of those between launches
+    launch = np.concatenate(([0], np.cumsum(silence > TOGETHER * usual)))
+    sends, counts = np.bincount(launch, is_send), np.bincount(launch)
+    together = (2 * sends == counts) & (counts == calls)
     return len(counts) >= MIN_LAUNCHES and bool(together.mean() >= ALWAYS)
