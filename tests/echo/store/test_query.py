@@ -7,7 +7,7 @@ import duckdb
 import pytest
 
 from ingero.echo.store.api import QueryFailed, QueryLimits
-from ingero.echo.store.query import run_query
+from ingero.echo.store.query import Descriptions, run_query
 
 LIMITS = QueryLimits(rows=1000, size_bytes=100_000, seconds=10)
 MANY = "FROM range(30000)"
@@ -91,3 +91,22 @@ def test_rows_are_what_they_were(cursor: duckdb.DuckDBPyConnection) -> None:
     assert plan.columns == ["explain_key", "explain_value"]
     small = dataclasses.replace(LIMITS, rows=1)
     assert run_query(cursor, sql, [], small).truncated
+
+
+def test_statements_that_differ_in_numbers_are_described_once(
+    cursor: duckdb.DuckDBPyConnection,
+) -> None:
+    known = Descriptions()
+    first = "SELECT range AS n, 'x' AS p99 FROM range(10) WHERE range > 7 AND range < $1"
+    assert run_query(cursor, first, [9], LIMITS, known.of).rows == [[8, "x"]]
+    closed = duckdb.connect()
+    closed.close()
+    assert known.of(closed, first.replace("7", "123456789012"), [9]) == (
+        ["n", "p99"],
+        ["BIGINT", "VARCHAR"],
+    )
+    for other in ("p99", "p50"), ("'x'", "8.5"), ("$1", "$2"):
+        with pytest.raises(duckdb.ConnectionException):
+            known.of(closed, first.replace(*other), [9])
+    with pytest.raises(QueryFailed, match="no_such"):
+        run_query(cursor, "SELECT no_such FROM range(3)", [], LIMITS, known.of)

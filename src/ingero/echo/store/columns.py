@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.echo.store.api import ColumnResult, PackedColumn, QueryLimits
-from ingero.echo.store.query import bounded, described
+from ingero.echo.store.query import Describe, bounded, described
 
 # distinct texts of a column, and their characters, which become a part of a statement; with more,
 # they are numbered here
@@ -90,11 +90,15 @@ class _Column:
 
 
 def run_columns(
-    cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits
+    cursor: duckdb.DuckDBPyConnection,
+    sql: str,
+    params: list[Any],
+    limits: QueryLimits,
+    describe: Describe = described,
 ) -> ColumnResult:
     """Run one statement and return columns, with text as codes; at most `limits.rows` rows."""
     with bounded(cursor, limits):
-        columns, found = _survey(cursor, sql, params)
+        columns, found = _survey(cursor, sql, params, describe)
         packed = {column.name: column.once() for column in columns}
         read = [column for column in columns if packed[column.name] is None]
         if read:
@@ -107,10 +111,10 @@ def run_columns(
 
 
 def _survey(
-    cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any]
+    cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], describe: Describe
 ) -> tuple[list[_Column], int]:
     """Return what the columns hold, and the number of rows."""
-    names, types = described(cursor, sql, params)
+    names, types = describe(cursor, sql, params)
     asked = ["count(*)", *(_range(name, kind) for name, kind in zip(names, types, strict=True))]
     cursor.execute(f"SELECT {', '.join(asked)} FROM ({sql})", params)
     ((rows, *answers),) = cursor.fetchall()

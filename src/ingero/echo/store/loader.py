@@ -18,7 +18,7 @@ from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
 from ingero.echo.store.columns import run_columns
 from ingero.echo.store.memory import QuietMoments, give_back_memory
-from ingero.echo.store.query import explained, is_out_of_memory, run_query
+from ingero.echo.store.query import Descriptions, explained, is_out_of_memory, run_query
 from ingero.echo.store.read_ahead import ReadAhead
 from ingero.echo.store.sql import run_user_sql
 from ingero.echo.store.wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
@@ -68,6 +68,7 @@ class Loader:
         self._progress_lock = threading.RLock()
         self._cursors = threading.local()
         self._quiet = QuietMoments()
+        self._descriptions = Descriptions()
 
     def open(self, patience_s: float) -> int:
         """Open the database and return the applied sequence.
@@ -303,6 +304,7 @@ class Loader:
             args["sql"],
             args["params"],
             msgspec.convert(args["limits"], QueryLimits),
+            self._descriptions.of,
         )
 
     def _columns(self, args: dict[str, Any]) -> ColumnResult:
@@ -311,6 +313,7 @@ class Loader:
             args["sql"],
             args["params"],
             msgspec.convert(args["limits"], QueryLimits),
+            self._descriptions.of,
         )
 
     def _sql(self, args: dict[str, Any]) -> QueryResult:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,9 @@ _SHORT: Final = frozenset(
 )
 # lists and structures become one object of Python for each of their values
 _NESTED_WEIGHT: Final = 8
+_NUMBER: Final = re.compile(r"(?<![\w$.'])\d+(?![\w.'])")  # not of a name or a parameter
+_MOST_KINDS: Final = 1000
+Describe = Callable[[duckdb.DuckDBPyConnection, str, list[Any]], tuple[list[str], list[str]]]
 _MEMORY_SIGNS: Final = (
     "failed to allocate",
     "bad_alloc",
@@ -51,30 +55,6 @@ _QUERY_ERRORS: Final = (
     ValueError,
     OverflowError,
 )
-
-
-def run_query(
-    cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits
-) -> QueryResult:
-    """Run one statement in a read-only transaction; raise QueryFailed."""
-    started = time.perf_counter()
-    with bounded(cursor, limits):
-        columns, types = described(cursor, sql, params)
-        is_measured = bool(columns)
-        if not is_measured:
-            _refuse_settings(cursor, sql)
-        cursor.execute(_for_json(sql, types, limits), params)
-        if not columns:
-            columns, types = _description(cursor)
-        rows, truncated = _read(cursor, types, limits, is_measured)
-    elapsed_ms = (time.perf_counter() - started) * 1e3
-    return QueryResult(
-        columns=columns,
-        types=types,
-        rows=rows,
-        truncated=truncated,
-        elapsed_ms=elapsed_ms,
-    )
 
 
 def described(
@@ -93,6 +73,59 @@ def described(
         return [], []
     found = cursor.fetchall()
     return [str(row[0]) for row in found], [str(row[1]) for row in found]
+
+
+class Descriptions:
+    """Names and types of the columns of our own statements.
+
+    To describe a statement takes as long as to plan it, most of the time of a small one. Numbers
+    of requests and times stand in the text, so that DuckDB can skip blocks; they change no type.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[list[str], list[str]]] = {}
+
+    def of(
+        self, cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any]
+    ) -> tuple[list[str], list[str]]:
+        """Return what `described` returns, and ask DuckDB only once for each kind of statement."""
+        kind = _NUMBER.sub("0", sql)
+        if kind not in self._known:
+            found = described(cursor, sql, params)
+            if not found[0]:
+                return found
+            if len(self._known) >= _MOST_KINDS:
+                self._known.clear()
+            self._known[kind] = found
+        return self._known[kind]
+
+
+def run_query(
+    cursor: duckdb.DuckDBPyConnection,
+    sql: str,
+    params: list[Any],
+    limits: QueryLimits,
+    describe: Describe = described,
+) -> QueryResult:
+    """Run one statement in a read-only transaction; raise QueryFailed."""
+    started = time.perf_counter()
+    with bounded(cursor, limits):
+        columns, types = describe(cursor, sql, params)
+        is_measured = bool(columns)
+        if not is_measured:
+            _refuse_settings(cursor, sql)
+        cursor.execute(_for_json(sql, types, limits), params)
+        if not columns:
+            columns, types = _description(cursor)
+        rows, truncated = _read(cursor, types, limits, is_measured)
+    elapsed_ms = (time.perf_counter() - started) * 1e3
+    return QueryResult(
+        columns=columns,
+        types=types,
+        rows=rows,
+        truncated=truncated,
+        elapsed_ms=elapsed_ms,
+    )
 
 
 def _refuse_settings(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
