@@ -211,6 +211,7 @@ ROWS = [
     ("names of operations", [number(reader.MAX_OPERATIONS)]),
     ("libraries of a process", [number(discover.MAX_LIBRARIES)]),
     ("list of mappings", [f"{size(maps.MAX_MAPS_BYTES)}; {size(info.MAX_ENVIRON_BYTES)}"]),
+    ("CPU time to list files beside rings", [f"{rings.SCAN_SLICE_S:g} s"]),
     ("CPU time to find the functions", [f"{process_tracker.CPU_BURST_S:.0f} s at once"]),
     (
         "time in which memory of a process must answer",

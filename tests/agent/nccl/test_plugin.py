@@ -53,6 +53,20 @@ def test_the_shipped_library_is_built_from_these_sources(architecture):
     )
 
 
+def test_names_that_somebody_else_took_cost_no_ring(host, plugin, tmp_path):
+    """Another user sees the pid and the start of a process long before it uses NCCL."""
+    take = """
+    name=$INGERO_NCCL_RING_DIR/ingero-nccl-$$-$(cut -d" " -f22 /proc/$$/stat)
+    touch $name $name-0 $name-1 $name-2 $name-3
+    exec "$@"
+    """
+    with Job(["sh", "-c", take, "sh", host, plugin], tmp_path / "rings", "basic", 5) as job:
+        names = [path.name.removeprefix("ingero-nccl-") for path in job.folder.iterdir()]
+        (ring,) = [path for path in job.folder.iterdir() if path.stat().st_size]
+        assert len(names) == 6
+        assert len(RingReader(ring).poll(0.0)) == 13
+
+
 def test_a_rebuilt_library_works_like_the_shipped_one(host, plugin, tmp_path):
     rebuilt = PLUGIN.build(plugin.parent.name, tmp_path)
     assert built_digest(rebuilt) == PLUGIN.source_digest()

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,23 +16,28 @@ MAX_RUN_FOLDERS = 64  # per user
 _NAME = re.compile(NAME_PATTERN)
 
 
-def ring_files(folders: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield the files that are named like rings, in no order."""
+def ring_files(folders: Iterable[Path]) -> Iterator[Path | None]:
+    """Yield the files that are named like rings, in no order, and None for other files.
+
+    Anybody may make millions of either, so that the caller may have to stop in between.
+    """
     for folder in folders:
         with suppress(OSError), os.scandir(folder) as entries:
-            yield from (Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name))
+            for entry in entries:
+                yield Path(entry.path) if _NAME.fullmatch(entry.name) else None
+        yield None
 
 
-def ring_folders() -> tuple[Path, ...]:
-    """Return the shared-memory folders of this machine and, where readable, of containers."""
+def ring_folders() -> Iterator[Path]:
+    """Yield the shared-memory folders of this machine and, where readable, of containers."""
     found: dict[tuple[int, int], Path] = {}
     for folder in (Path(RING_FOLDER), *_container_folders()):
         with suppress(OSError):
             status = folder.stat()
-            found.setdefault((status.st_dev, status.st_ino), folder)
-    return tuple(found.values()) + tuple(
-        sub for folder in found.values() for sub in _run_folders(folder)
-    )
+            if found.setdefault((status.st_dev, status.st_ino), folder) is folder:
+                yield folder
+    for folder in found.values():
+        yield from _run_folders(folder)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
@@ -51,27 +56,29 @@ def _container_folders() -> Iterator[Path]:
     seen: set[str] = set()
     for pid in sorted(process_ids()):
         with suppress(OSError):
-            namespace = str(Path(f"/proc/{pid}/ns/mnt").readlink())
+            namespace = os.readlink(f"/proc/{pid}/ns/mnt")  # noqa: PTH115 - for every process
             if namespace not in seen:
                 seen.add(namespace)
-                yield Path(f"/proc/{pid}/root{RING_FOLDER}")
-
-
-def is_kept(path: Path) -> bool:
-    """Return whether a ring is in a folder whose owner wants to keep it."""
-    return path.parent.name.startswith(RUN_FOLDERS)
+                folder = Path(f"/proc/{pid}/root{RING_FOLDER}")
+                # a process may have changed its root to a folder of its own, with links to others
+                if not any(each.is_symlink() for each in (folder.parent, folder)):
+                    yield folder
 
 
 def remove_same(path: Path, key: tuple[int, int]) -> None:
-    """Remove a ring if it still is the file with this device and inode.
+    """Remove a ring if it still is the file with this device and inode, and need not be kept.
 
     The folder is opened first: a container may exchange its folder for a link to ours between the
-    look and the removal, and would remove a ring of somebody else.
+    look and the removal, and would remove a ring of somebody else. What the kernel calls the opened
+    folder decides whether its owner wants to keep rings, not the path that led there.
     """
     with suppress(OSError):  # already removed, or not ours to remove
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             status = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+            opened = os.readlink(f"/proc/self/fd/{folder}")  # noqa: PTH115 - one call
+            if opened.rpartition("/")[2].startswith(RUN_FOLDERS):
+                return
             if (status.st_dev, status.st_ino) == key:
                 os.unlink(path.name, dir_fd=folder)
         finally:

@@ -96,9 +96,11 @@ static struct ring *make_ring_in(const char *folder) {
     char path[512];
     uint64_t ticks = start_ticks(getpid());
     struct ring *ring = NULL;
-    for (int copy = 0; ticks && !ring && copy < 4; copy++) { // a second copy of this library may have made one already
-        int size = snprintf(path, sizeof path, copy ? "%s/" RING_PREFIX "%d-%llu-%d" : "%s/" RING_PREFIX "%d-%llu",
-                            folder, getpid(), (unsigned long long)ticks, copy);
+    for (int copy = 0; ticks && !ring && copy < 4; copy++) {
+        // a second copy of this library may have made one already, and anybody may have taken names that can be foreseen
+        unsigned long long suffix = now_ns() % 1000000000;
+        int size = snprintf(path, sizeof path, copy ? "%s/" RING_PREFIX "%d-%llu-%llu" : "%s/" RING_PREFIX "%d-%llu",
+                            folder, getpid(), (unsigned long long)ticks, suffix);
         if (size < 0 || (size_t)size >= sizeof path) return NULL;
         ring = map_ring(path, ticks);
         if (!ring && errno != EEXIST) break;

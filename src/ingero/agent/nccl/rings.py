@@ -6,12 +6,13 @@ only, and each user has a number of rings, records per second and CPU time per s
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from ingero.agent.nccl.folders import (
-    is_kept,
     remove_abandoned,
     remove_same,
     ring_files,
@@ -27,6 +28,8 @@ from ingero.errors import AuthError, ForeignFile, IngeroError, Unavailable
 
 SCAN_INTERVAL_S = 1.0
 SCAN_SHARE = 0.05  # of one CPU: a folder with very many files is listed less often
+SCAN_SLICE_S = 0.02  # of CPU time at once; the rest of the files is listed by later polls
+FILES_AT_ONCE = 64  # between looks at the clock
 IDLE_SCAN_SHARE = 0.002  # while there is no ring
 LONGEST_IDLE_PAUSE_S = 5.0
 LIVENESS_INTERVAL_S = 0.05  # between checks whether a process still runs
@@ -122,6 +125,9 @@ class Rings:
         self._finished: dict[tuple[int, int], tuple[Path, float]] = {}
         self._remove_after_s = remove_after_s
         self._scan_at_s: float | None = None
+        self._listing: Iterator[None] | None = None  # of files, unfinished
+        self._now_s = 0.0
+        self._still_refused: set[Path] = set()
 
     def poll(self, now_s: float) -> list[RingBatch]:
         """Return everything new in all rings.
@@ -130,14 +136,7 @@ class Rings:
         a budget wait for a later poll, and are then the first.
         """
         if self._scan_at_s is None or now_s >= self._scan_at_s:
-            before_s = time.thread_time()
-            self._scan(now_s)
-            self._remove_finished(now_s)
-            cost_s = time.thread_time() - before_s
-            pause_s = cost_s / SCAN_SHARE
-            if not self._open and not self._finished and not self.left_out:
-                pause_s = min(cost_s / IDLE_SCAN_SHARE, LONGEST_IDLE_PAUSE_S)
-            self._scan_at_s = now_s + max(SCAN_INTERVAL_S, pause_s)
+            self._scan_at_s = now_s + self._scan_slice(now_s)
         batches, waiting = [], {}
         for key, ring in list(self._open.items()):
             if self.cpu.allows(ring.uid, now_s) and self.records.allows(ring.uid, now_s):
@@ -180,26 +179,54 @@ class Rings:
         for key in list(self._open):
             self._close(key)
 
-    def _scan(self, now_s: float) -> None:
-        present = set()
+    def _scan_slice(self, now_s: float) -> float:
+        """List files for a while; return after how many seconds to go on or to begin anew."""
+        before_s, listing = time.thread_time(), self._listing or self._scan()
+        self._now_s, self._listing = now_s, listing
+        is_unfinished = True
+        while is_unfinished:
+            is_unfinished = sum(1 for _ in islice(listing, FILES_AT_ONCE)) == FILES_AT_ONCE
+            if time.thread_time() - before_s >= SCAN_SLICE_S:
+                break
+        if not is_unfinished:
+            self._listing = None
+            self._remove_finished(now_s)
+        cost_s = time.thread_time() - before_s
+        if self._listing is not None:
+            return cost_s / SCAN_SHARE
+        if not self._open and not self._finished and not self.left_out:
+            return max(SCAN_INTERVAL_S, min(cost_s / IDLE_SCAN_SHARE, LONGEST_IDLE_PAUSE_S))
+        return max(SCAN_INTERVAL_S, cost_s / SCAN_SHARE)
+
+    def _scan(self) -> Iterator[None]:
+        """Look at all files, one each time."""
+        present: set[tuple[int, int]] = set()
         opened: Counter[int] = Counter()
-        refused, self.refused, self.left_out = self.refused, {}, 0
+        finished, left_out = set(self._finished), 0
+        self._still_refused.clear()
         self._refused_users.clear()
         for path in ring_files(ring_folders() if self._folders is None else self._folders):
+            yield
+            if path is None:
+                continue
             with suppress(OSError):  # removed between listing and opening
                 status = path.lstat()
                 key = (status.st_dev, status.st_ino)
                 if key in self._finished:
                     present.add(key)
-                elif path in refused:
-                    self._refuse(path, status.st_uid, refused[path])
+                elif path in self.refused:
+                    self._refuse(path, status.st_uid, self.refused[path])
                 elif key not in self._open:
                     opened[status.st_uid] += 1
                     if opened[status.st_uid] <= OPENED_PER_SCAN and self._has_room(status.st_uid):
-                        self._open_ring(path, status.st_uid, now_s)
+                        self._open_ring(path, status.st_uid, self._now_s)
                     else:
-                        self.left_out += 1
-        self._finished = {key: value for key, value in self._finished.items() if key in present}
+                        left_out += 1
+        self.left_out = left_out
+        for gone in self.refused.keys() - self._still_refused:
+            del self.refused[gone]
+        for key in finished - present:
+            self._finished.pop(key, None)
 
     def _has_room(self, uid: int) -> bool:
         """Return whether one more ring of a user may be opened.
@@ -244,6 +271,7 @@ class Rings:
         self._refused_users[uid] += 1
         if self._refused_users[uid] <= MAX_REFUSED_PER_USER:
             self.refused[path] = reason
+            self._still_refused.add(path)
 
     def _drain(self, key: tuple[int, int], ring: _Open, now_s: float) -> RingBatch | None:
         # checked first, so that the last poll has everything written before
@@ -285,5 +313,5 @@ class Rings:
 
     def _remove_finished(self, now_s: float) -> None:
         for key, (path, due_s) in self._finished.items():
-            if due_s <= now_s and not is_kept(path):
+            if due_s <= now_s:
                 remove_same(path, key)
