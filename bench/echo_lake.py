@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tests.support.lakes import lake_for
+from tests.support.lakes import lake_for, postgres
 
 from bench.echo_load import Bodies
 from bench.table import finish, judge, print_table
@@ -63,6 +63,8 @@ def main() -> None:
         folder = Path(name)
         (folder / "own").mkdir()
         address, secrets = lake_for(folder / "lake", in_bucket=True)
+        postgres().execute("postgres", "ALTER SYSTEM SET fsync = on")  # as in production
+        postgres().execute("postgres", "SELECT pg_reload_conf()")
         stores: dict[str, EventStore] = {
             "embedded": DuckDbStore(folder / "own" / "echo.db", MEMORY_BYTES, 1),
             "lake": LakeStore(address, secrets, folder / "lake", MEMORY_BYTES, 1),

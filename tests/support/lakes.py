@@ -23,6 +23,7 @@ from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 
 PATIENCE_S: Final = 60.0
 WRITER, READER = "echo_writer", "echo_reader"
+LOCKED, PASSWORD = "echo_locked", "right"  # the only role that needs a password
 _UNPRIVILEGED: Final = 65534  # PostgreSQL refuses to run as root
 
 
@@ -64,14 +65,19 @@ class Postgres:
         data = str(self.folder / "data")
         initdb = [str(self._bin / "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "-N"]
         subprocess.run(initdb, check=True, capture_output=True, user=uid)
-        options = ["-c", "fsync=on", "-c", "max_connections=200"]
+        access = Path(data, "pg_hba.conf")
+        access.write_text(f"host all {LOCKED} all scram-sha-256\n{access.read_text()}")
+        # the kernel keeps what a killed server wrote; only a power cut would need fsync
+        with Path(data, "postgresql.conf").open("a") as settings:
+            settings.write("fsync = off\nmax_connections = 200\n")
         listening = ["-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder)]
-        command = [str(self._bin / "postgres"), "-D", data, *listening, *options]
+        command = [str(self._bin / "postgres"), "-D", data, *listening]
         self.child = Child(command, self.folder / "log", uid)
         self.start()
         self.execute("postgres", "CREATE DATABASE echo")
         for role in (WRITER, READER):
             self.execute("echo", f"CREATE ROLE {role} LOGIN")
+        self.execute("echo", f"CREATE ROLE {LOCKED} LOGIN PASSWORD '{PASSWORD}'")
         self.execute("echo", f"GRANT CREATE ON DATABASE echo TO {WRITER}")
 
     def start(self) -> None:

@@ -249,6 +249,8 @@ def move_to_lake(
     """Load the journal of a database file, then copy the file into a lake; Echo must not run."""
     if not database.exists():
         raise StoreError(f"{database} does not exist; name the database of an Echo")
+    if is_in_lake(database):
+        raise StoreError(f"{database} was moved into the lake before; start Echo with --store")
     lock = DatabaseLock(database)
     try:
         store = DuckDbStore(database, MEMORY_BYTES, 1)

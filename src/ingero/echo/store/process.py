@@ -26,6 +26,7 @@ from ingero.echo.store.memory import keep_memory_together, leave_out_pyarrow
 from ingero.echo.store.turns import READERS
 from ingero.echo.store.wire import (
     LENGTH,
+    RAN_OUT,
     REPLACE_ME,
     Answer,
     Ask,
@@ -107,6 +108,7 @@ class _Service:
         self._waiting = threading.Semaphore(MAX_WAITING_QUERIES)
         # user SQL, and the time when it exceeds its limit
         self._running: dict[int, tuple[Ask, float]] = {}
+        self._statements: set[int] = set()  # user SQL whose answer is not sent yet
         self._leaving = (
             threading.Lock()
         )  # taken by the question that exhausted the memory, and never released
@@ -136,6 +138,7 @@ class _Service:
     def _answer(self, ask: Ask) -> None:
         before = self._loader.address_space_left()
         if ask.what == "sql":
+            self._statements.add(ask.id)
             self._running[ask.id] = (
                 ask,
                 time.monotonic() + float(ask.args["limits"]["seconds"]) + OVERRUN_S,
@@ -152,12 +155,16 @@ class _Service:
         is_swollen = ask.what == "sql" and after < LITTLE_LEFT and before - after > LITTLE_LEFT
         is_fatal = is_swollen or answer.error in ("out_of_memory", "store_failed")
         if is_fatal and self._leaving.acquire(blocking=False):
+            if ask.what != "sql" and self._statements:  # Echo's own question is the victim
+                log.warning("memory_taken what=%s", ask.what)
+                os._exit(RAN_OUT)
             self._channel.send(_last(answer))
             time.sleep(0.05)  # let the answer be sent
             os._exit(REPLACE_ME)
         if answer.error and self._leaving.locked():  # another question used up the memory
             answer = Answer(ask.id, error="busy", message="it is being replaced")
         self._channel.send(answer)
+        self._statements.discard(ask.id)
 
     def _watch(self) -> None:
         """End this process when user SQL overruns.

@@ -6,7 +6,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 LENGTH: Final = struct.Struct("<I")
-REPLACE_ME: Final = 75  # exit status: memory is used up or the database failed; no data is lost
+# exit status
+REPLACE_ME: Final = 75  # memory is used up or the database failed; no data is lost
+RAN_OUT: Final = 76  # as well, while statements ran that may have used it up
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -138,9 +138,8 @@ def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MI
 
 def stored_version(connection: Connection) -> int:
     """Return the version of a database, or 0 if it is empty; refuse those of other programs."""
-    tables = {
-        name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
-    }
+    own = "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()"
+    tables = {name for (name,) in connection.execute(own).fetchall()}
     if not tables:
         return 0
     row = None

@@ -270,7 +270,7 @@ def test_a_missing_client_is_named_with_the_command_that_installs_it(
 
 def test_a_catalogue_that_nobody_serves_is_named(tmp_path: Path) -> None:
     address = parse_lake_address(f"ducklake:postgres://e@127.0.0.1:1/echo?data={tmp_path}")
-    with pytest.raises(StoreError, match=r"the catalogue on 127\.0\.0\.1:1 does not answer"):
+    with pytest.raises(StoreError, match=r"cannot reach the catalogue on 127\.0\.0\.1:1"):
         LakeStore(address, LakeSecrets(), tmp_path / "echo.db", MEMORY, 1)
 
 

@@ -22,6 +22,16 @@ _OPTIONS: Final = frozenset(
 # what PostgreSQL takes without quotes; it stands in statements of ours
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _PASSWORD: Final = re.compile(r":[^/@]*@")  # never said again
+# Either side notices within half a minute that the other one's host has vanished: Echo says so and
+# connects anew, PostgreSQL gives up the locks of that Echo.
+_NOTICING: Final = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+    "options": "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=4",
+}
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
@@ -45,6 +55,20 @@ class LakeAddress:
     def is_s3(self) -> bool:
         """Whether files lie in object storage, not in a folder that all replicas mount."""
         return self.data.startswith("s3://")
+
+    def catalogue(self, name: str) -> dict[str, str]:
+        """Return how to connect to PostgreSQL as `name`, without a role, in its own words."""
+        where = {
+            "host": self.host,
+            "port": str(self.port),
+            "dbname": self.database,
+            "sslmode": self.ssl_mode,
+            "application_name": name,
+            **_NOTICING,
+        }
+        if self.ssl_root_certificate:
+            where["sslrootcert"] = self.ssl_root_certificate
+        return where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,16 @@ if TYPE_CHECKING:
 MAX_WRITERS: Final = 32_767  # their number takes the upper bits of a request's number
 _UPKEEP: Final = 0  # the number that no writer has stands for the right to maintain the lake
 _STARTING: Final = -1
-_CONNECT_S: Final = 10
+_MOVING: Final = -2
 _LOCK_WAIT_MS: Final = 30_000  # for a writer that starts at the same time
+_LEFT_OVER_MS: Final = 10_000  # for the end of a commit whose connection broke
+_HOW_TO: Final = "docs/how-to/share-echo.md has the statements"
+# what to do about what PostgreSQL refuses, by its code
+_ADVICE: Final = {
+    "42501": _HOW_TO,
+    "42704": f"create that role, or leave reader_user out of store_secrets_file; {_HOW_TO}",
+    "55P03": "another Echo starts or upgrades this lake, or a database is moved into it; try again",
+}
 
 
 class Catalogue:
@@ -32,6 +40,7 @@ class Catalogue:
         self._connection: psycopg.Connection[Any] | None = None
         self._writer: int | None = None
         self._owns_upkeep = False
+        self._keeps_files = False
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -87,7 +96,52 @@ class Catalogue:
             self._owns_upkeep = self._try_lock(_UPKEEP)
         return self._owns_upkeep
 
+    def keep_files(self) -> None:
+        """Keep the files of a transaction that takes hours from being taken for orphans."""
+        self._execute("SELECT pg_advisory_lock_shared(%s, %s)", self._lock_class, _MOVING)
+        self._keeps_files = True
+
+    def check_kept(self) -> None:
+        """Raise StoreError if files were not kept all the time since `keep_files`."""
+        if not (self._keeps_files and self._is_alive()):
+            raise StoreError("PostgreSQL was away meanwhile, so files may be missing; try again")
+
+    @contextlib.contextmanager
+    def no_files_kept(self) -> Iterator[bool]:
+        """Yield whether nobody keeps files of an open transaction; nobody begins to meanwhile."""
+        is_free = self._try_lock(_MOVING)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self._execute("SELECT pg_advisory_unlock(%s, %s)", self._lock_class, _MOVING)
+
+    @property
+    def session(self) -> str:
+        """The name of the connections over which this writer loads."""
+        return f"ingero-echo {self._address.schema}/{self._writer}"
+
+    def end_left_over(self) -> None:
+        """End what PostgreSQL still does for a load whose connection broke.
+
+        It may be committing what will be loaded again. Raises StoreError if it goes on.
+        """
+        rows = self._execute(
+            "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity "
+            "WHERE application_name = %s AND datname = current_database() AND state <> 'idle'",
+            _LEFT_OVER_MS,
+            self.session,
+        )
+        if not all(is_over for (is_over,) in rows):
+            raise StoreError("PostgreSQL still works on a load whose connection broke")
+
+    def now_us(self) -> int:
+        """Return the time of PostgreSQL, which all writers share."""
+        return int(self._execute("SELECT (extract(epoch FROM now()) * 1000000)::bigint")[0][0])
+
     def close(self) -> None:
+        """Close the connection, and with it give up all locks."""
+        self._keeps_files = False
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -113,29 +167,31 @@ class Catalogue:
             return cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
             self.close()
-            raise StoreError(
-                f"the catalogue on {self._address.host}:{self._address.port} does not answer: "
-                f"{str(error).splitlines()[0]}"
-            ) from None
+            raise StoreError(self._explained(error)) from None
+
+    def _explained(self, error: "psycopg.Error") -> str:
+        """Return one sentence that says who must do what."""
+        where = f"{self._address.host}:{self._address.port}"
+        said = str(error).splitlines()[0]
+        _, is_refused, reason = said.partition("FATAL:")
+        if is_refused:  # before there was a connection, errors have no code
+            return (
+                f"PostgreSQL on {where} refuses the connection: {reason.strip()}; user and "
+                "database are in the address of the lake, the password in store_secrets_file"
+            )
+        if error.sqlstate is None or error.sqlstate[:2] in ("08", "57"):
+            return f"cannot reach the catalogue on {where}: {said}"
+        advice = _ADVICE.get(error.sqlstate, _HOW_TO)
+        return f"PostgreSQL on {where} refuses what {self._address.user} asks for: {said}; {advice}"
 
     def _connect(self) -> "psycopg.Connection[Any]":
-        address = self._address
+        where = self._address.catalogue("ingero-echo")
+        where["options"] += f" -c lock_timeout={_LOCK_WAIT_MS}"
         connection: psycopg.Connection[Any] = _client().connect(
-            host=address.host,
-            port=address.port,
-            user=address.user,
-            dbname=address.database,
+            **where,
+            user=self._address.user,
             password=self._secrets.password or None,
-            sslmode=address.ssl_mode,
-            sslrootcert=address.ssl_root_certificate or None,
-            connect_timeout=_CONNECT_S,
-            application_name="ingero-echo",
             autocommit=True,
-            options=f"-c lock_timeout={_LOCK_WAIT_MS}",
-            # a host that vanished gives up its locks after half a minute
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=4,
         )
         if self._writer is not None:  # the old connection took its locks along
             lock = "SELECT pg_try_advisory_lock(%s, %s)"

@@ -1,6 +1,8 @@
 """DuckDB attached to a lake: extensions from installed packages, secrets, and a closed sandbox."""
 
+import contextlib
 import importlib.util
+import re
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,9 @@ from ingero.storage.events.store import first_line
 
 NAME: Final = "lake"  # under which the lake is attached
 _EXTENSIONS: Final = ("ducklake", "postgres_scanner", "httpfs")
+_HTTP_STATUS: Final = re.compile(r"HTTP (?:code )?([45]\d\d)")
+# what DuckDB asked PostgreSQL for, in quotes; it says nothing to an operator
+_STATEMENT: Final = re.compile(r' "(?:COPY|SELECT|INSERT|UPDATE|DELETE|BEGIN|COMMIT|ROLLBACK)\b.*"')
 _RETRIES: Final = 100  # a commit that meets another one is tried again this often
 
 
@@ -24,11 +29,13 @@ def attach(
     read_only: bool,
     memory_bytes: int,
     threads: int,
+    session: str = "ingero-echo",
     also_read: Path | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """Return a connection that reaches the lake and nothing else; raise StoreError.
 
-    With `also_read`, a database file is attached as `file` for reading.
+    PostgreSQL knows its connections as `session`. With `also_read`, a database file is attached as
+    `file` for reading.
     """
     if not address.is_s3:
         Path(address.data).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,7 +50,7 @@ def attach(
     try:
         for name in _EXTENSIONS:
             connection.execute(f"LOAD {literal(str(extension_file(name)))}")
-        for statement in _statements(address, secrets, read_only=read_only):
+        for statement in _statements(address, secrets, session, read_only=read_only):
             connection.execute(statement)
         if also_read is not None:
             connection.execute(f"ATTACH {literal(str(also_read))} AS file (READ_ONLY)")
@@ -60,6 +67,20 @@ def attach(
     return connection
 
 
+def told(error: duckdb.Error) -> str:
+    """Return in one sentence which engine of a lake failed, and what to look at."""
+    line = _STATEMENT.sub("", " ".join(str(error).split()))
+    status = _HTTP_STATUS.search(line)
+    if status is None:
+        return f"the lake does not answer: {line}"
+    if status[1].startswith("4"):
+        return (
+            f"the object storage refuses a request: {line}; the bucket is in the address of the "
+            "lake, its keys are in store_secrets_file"
+        )
+    return f"the object storage fails, it may be full: {line}"
+
+
 def extension_file(name: str) -> Path:
     """Return the file of an extension that was installed as a Python package."""
     package = f"duckdb_extension_{name}"
@@ -74,7 +95,20 @@ def extension_file(name: str) -> Path:
     return file
 
 
-def _statements(address: LakeAddress, secrets: LakeSecrets, *, read_only: bool) -> list[str]:
+def close(connection: duckdb.DuckDBPyConnection) -> None:
+    """Close a connection, also while PostgreSQL is gone.
+
+    A transaction that is still open would be rolled back by a destructor, and DuckDB aborts the
+    process if PostgreSQL does not answer that. A failed ROLLBACK is an error like others.
+    """
+    with contextlib.suppress(duckdb.Error):  # also where no transaction is open
+        connection.execute("ROLLBACK")
+    connection.close()
+
+
+def _statements(
+    address: LakeAddress, secrets: LakeSecrets, session: str, *, read_only: bool
+) -> list[str]:
     as_reader = read_only and secrets.reader_user
     user, password = (
         (secrets.reader_user, secrets.reader_password)
@@ -99,7 +133,7 @@ def _statements(address: LakeAddress, secrets: LakeSecrets, *, read_only: bool) 
     return [
         *statements,
         "CREATE SECRET lake (TYPE ducklake, "
-        f"METADATA_PATH {literal(_server(address))}, DATA_PATH {literal(address.data)}, "
+        f"METADATA_PATH {literal(_server(address, session))}, DATA_PATH {literal(address.data)}, "
         f"METADATA_SCHEMA {literal(address.schema)}, "
         "METADATA_PARAMETERS MAP {'TYPE': 'postgres', 'SECRET': 'catalogue'})",
         f"SET ducklake_max_retry_count = {_RETRIES}",
@@ -108,18 +142,10 @@ def _statements(address: LakeAddress, secrets: LakeSecrets, *, read_only: bool) 
     ]
 
 
-def _server(address: LakeAddress) -> str:
+def _server(address: LakeAddress, session: str) -> str:
     """Return where PostgreSQL is, in its own notation."""
-    parts = {
-        "host": address.host,
-        "port": str(address.port),
-        "dbname": address.database,
-        "sslmode": address.ssl_mode,
-        "sslrootcert": address.ssl_root_certificate,
-        "connect_timeout": "10",
-        "application_name": "ingero-echo",
-    }
     quoted = {
-        name: value.replace("\\", "\\\\").replace("'", "\\'") for name, value in parts.items()
+        name: value.replace("\\", "\\\\").replace("'", "\\'")
+        for name, value in address.catalogue(session).items()
     }
-    return " ".join(f"{name}='{value}'" for name, value in quoted.items() if value)
+    return " ".join(f"{name}='{value}'" for name, value in quoted.items())

@@ -11,12 +11,11 @@ import duckdb
 from ingero.errors import StoreError
 from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 from ingero.storage.events.lake.catalogue import Catalogue
-from ingero.storage.events.lake.connection import attach
+from ingero.storage.events.lake.connection import attach, close, told
 from ingero.storage.events.lake.identity import mark_moved, writer_identity
 from ingero.storage.events.lake.schema import migrate_lake
 from ingero.storage.events.numbering import REQUEST_COLUMNS, own_key, stored_from
 from ingero.storage.events.schema import META, TABLES
-from ingero.storage.events.store import first_line
 from ingero.storage.events.table import Table
 
 _STATE: Final = (
@@ -56,26 +55,56 @@ def move_file(
             read_only=False,
             memory_bytes=memory_bytes,
             threads=1,
+            session=catalogue.session,
             also_read=file,
         )
-        with contextlib.closing(connection):
-            try:
-                with catalogue.alone():
-                    migrate_lake(connection)
-                    catalogue.prepare()
-                moved = _moved(connection, number, on_table)
-            except duckdb.Error as error:
-                raise StoreError(f"{file} was not moved: {first_line(error)}") from None
+        try:
+            with catalogue.alone():
+                migrate_lake(connection)
+                catalogue.prepare()
+            _refuse_again(connection, number, file)
+            catalogue.keep_files()
+            moved = _copied(connection, number, on_table)
+            catalogue.check_kept()
+            _commit(connection, file)
+        except duckdb.Error as error:
+            raise StoreError(f"{file} was not moved: {told(error)}") from None
+        finally:
+            close(connection)
     mark_moved(file)
     return moved
 
 
-def _moved(
+def _refuse_again(connection: duckdb.DuckDBPyConnection, number: int, file: Path) -> None:
+    """Refuse a database whose rows are in the lake, also where nobody could say so afterwards."""
+    rows = connection.execute(
+        "SELECT max(value), (SELECT max(value) FROM file.meta WHERE key = 'applied_seq') "
+        f"FROM meta WHERE key = '{own_key('applied_seq', number)}'"
+    ).fetchall()
+    for in_lake, in_file in rows:
+        if in_lake is not None:
+            if in_lake == in_file:
+                mark_moved(file)
+            raise StoreError(
+                f"{file} was moved into the lake before, or its Echo wrote there; start Echo with "
+                "--store"
+            )
+
+
+def _commit(connection: duckdb.DuckDBPyConnection, file: Path) -> None:
+    try:
+        connection.execute("COMMIT")
+    except duckdb.Error as error:
+        raise StoreError(
+            f"PostgreSQL did not confirm that {file} is in the lake: {told(error)}; run the "
+            "same command again, it finds out"
+        ) from None
+
+
+def _copied(
     connection: duckdb.DuckDBPyConnection, number: int, on_table: Callable[[Moved], None]
 ) -> list[Moved]:
-    known = connection.execute(f"SELECT 1 FROM meta WHERE key LIKE '%/{number}'").fetchone()
-    if known is not None:
-        raise StoreError("this database was moved into the lake before, or its Echo wrote there")
+    """Begin a transaction with the rows of all tables, and what its Echo knew about itself."""
     moved = []
     connection.execute("BEGIN")
     for table in TABLES:
@@ -87,7 +116,6 @@ def _moved(
             "INSERT INTO meta SELECT ?, coalesce(max(value), 0) FROM file.meta WHERE key = ?",
             [own_key(key, number), key],
         )
-    connection.execute("COMMIT")
     return moved
 
 

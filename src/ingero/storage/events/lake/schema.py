@@ -6,10 +6,9 @@ from typing import Final
 import duckdb
 
 from ingero.errors import StoreError
-from ingero.storage.events.lake.connection import NAME
+from ingero.storage.events.lake.connection import NAME, told
 from ingero.storage.events.migrate import ARRIVALS_STEP, create_statements, migrate
 from ingero.storage.events.schema import VIEWS
-from ingero.storage.events.store import first_line
 
 _PARTITIONED: Final = ("events", "nccl_ops")
 # Tables whose few rows per load go into the catalogue instead of a file. Partitioned tables must
@@ -45,4 +44,4 @@ def migrate_lake(connection: duckdb.DuckDBPyConnection) -> None:
                 f"table_name => '{table}')"
             )
     except duckdb.Error as error:
-        raise StoreError(f"cannot create the tables of the lake: {first_line(error)}") from None
+        raise StoreError(f"cannot create the tables of the lake: {told(error)}") from None

@@ -17,7 +17,7 @@ import duckdb
 from ingero.errors import StoreError
 from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 from ingero.storage.events.lake.catalogue import Catalogue
-from ingero.storage.events.lake.connection import NAME, attach
+from ingero.storage.events.lake.connection import NAME, attach, close, told
 from ingero.storage.events.lake.identity import writer_identity
 from ingero.storage.events.lake.schema import migrate_lake
 from ingero.storage.events.numbering import NUMBER_SHIFT, own_key, stored_from
@@ -26,7 +26,6 @@ from ingero.storage.events.store import (
     EventStore,
     Loaded,
     Prepared,
-    first_line,
     time_column,
 )
 from ingero.storage.journal.frames import Frame
@@ -68,7 +67,12 @@ class LakeStore(EventStore):
                 self._catalogue.prepare()
                 self._number = self._catalogue.hold_writer(writer_identity(beside))
                 connection = attach(
-                    address, secrets, read_only=False, memory_bytes=writing, threads=threads
+                    address,
+                    secrets,
+                    read_only=False,
+                    memory_bytes=writing,
+                    threads=threads,
+                    session=self._catalogue.session,
                 )
                 undo.callback(connection.close)
                 migrate_lake(connection)
@@ -108,6 +112,7 @@ class LakeStore(EventStore):
 
     def recover(self) -> None:
         """Read again what was committed: an error may have hidden a commit that succeeded."""
+        self._catalogue.end_left_over()
         self.read_state()
 
     def forget_digests(self, now_us: int) -> int:
@@ -168,8 +173,10 @@ class LakeStore(EventStore):
     def upkeep(self, now_us: int) -> None:
         """Delete state that is no longer needed; every few minutes merge and free files.
 
-        Another writer's commit may get in the way: then the next round does it.
+        Another writer's commit may get in the way: then the next round does it. A clock that is
+        ahead of PostgreSQL's does not count: it would delete what other writers need.
         """
+        now_us = min(now_us, self._catalogue.now_us())
         before = now_us - DIGEST_AGE_US
         statements = [
             f"DELETE FROM applied_requests WHERE received_ts < make_timestamp({before})",
@@ -179,6 +186,12 @@ class LakeStore(EventStore):
         if time.monotonic() - self._tidied_s > _TIDY_EVERY_S:
             self._tidied_s = time.monotonic()
             statements += tidy_statements(now_us)
+            with self._catalogue.no_files_kept() as is_free:
+                self._try_each([*statements, *([orphans_statement(now_us)] if is_free else ())])
+        else:
+            self._try_each(statements)
+
+    def _try_each(self, statements: Sequence[str]) -> None:
         for statement in statements:
             try:
                 self._execute(statement)
@@ -186,15 +199,9 @@ class LakeStore(EventStore):
                 log.warning("upkeep_postponed reason=%r", str(error))
 
     def close(self) -> None:
-        """Close all connections, also while PostgreSQL is gone.
-
-        A transaction that is still open would be rolled back by a destructor, and DuckDB aborts the
-        process if PostgreSQL does not answer that. A failed ROLLBACK is an error like others.
-        """
+        """Close all connections, also while PostgreSQL is gone."""
         for connection in (self._readers, self._connection):
-            with contextlib.suppress(duckdb.Error):  # also where no transaction is open
-                connection.execute("ROLLBACK")
-            connection.close()
+            close(connection)
         self._catalogue.close()
 
     def _learn_from_others(self) -> None:
@@ -214,7 +221,7 @@ class LakeStore(EventStore):
             return super()._execute(sql, values)
         except duckdb.Error as error:
             if is_trouble(error):
-                raise StoreError(f"the lake does not answer: {first_line(error)}") from error
+                raise StoreError(told(error)) from error
             raise
 
     def _meta(self, key: str) -> int:
@@ -232,15 +239,19 @@ class LakeStore(EventStore):
 def tidy_statements(now_us: int) -> list[str]:
     """Return the statements that keep files few and free those that nobody reads any more."""
     unread = f"make_timestamp({now_us}) - INTERVAL {_KEPT_MINUTES} MINUTE"
-    orphaned = f"make_timestamp({now_us}) - INTERVAL {_ORPHAN_HOURS} HOUR"
     return [
         f"CALL ducklake_flush_inlined_data('{NAME}')",
         f"CALL ducklake_merge_adjacent_files('{NAME}', max_compacted_files => {_MERGED_AT_ONCE})",
         f"CALL ducklake_rewrite_data_files('{NAME}')",
         f"CALL ducklake_expire_snapshots('{NAME}', older_than => {unread})",
         f"CALL ducklake_cleanup_old_files('{NAME}', older_than => {unread})",
-        f"CALL ducklake_delete_orphaned_files('{NAME}', older_than => {orphaned})",
     ]
+
+
+def orphans_statement(now_us: int) -> str:
+    """Return the statement that deletes files which no commit names, as one was interrupted."""
+    orphaned = f"make_timestamp({now_us}) - INTERVAL {_ORPHAN_HOURS} HOUR"
+    return f"CALL ducklake_delete_orphaned_files('{NAME}', older_than => {orphaned})"
 
 
 def is_trouble(error: duckdb.Error) -> bool:
