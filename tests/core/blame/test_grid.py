@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support.random_jobs import draw_job
 from tests.support.shared_job import shared_job
+from tests.support.simulated_job import simulate
 
+from ingero.core.blame.record_steps import measure_steps
 from ingero.core.blame.recorded.grid import RecordGrid, build_grid
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.matching import match_collectives
@@ -89,3 +92,17 @@ def test_an_empty_recording_has_an_empty_grid() -> None:
     found = grid(columns)
     assert found.whole.shape == (3, 0)
     assert found.last == (-1, -1, -1)
+
+
+def test_steps_begin_where_all_ranks_exchange_flags() -> None:
+    """Hosts that run ahead are silent for longest where they wait for their GPUs, in mid-step."""
+    drawn = draw_job("groups", 33)
+    columns = simulate(drawn.shape, 100, noise=drawn.noise).columns
+    ranks = tuple(range(drawn.shape.ranks))
+    measured = measure_steps(columns, exact_ends=True)
+    for rank in ranks:
+        mine = np.flatnonzero(columns.who == rank)
+        mine = mine[np.argsort(columns.start_ns[mine], kind="stable")]
+        is_flag = columns.size_bytes[mine] == 8
+        assert is_flag.sum() == 5
+        assert (measured.row_place[mine[1:][is_flag[:-1]]] == 0).all()

@@ -7,6 +7,7 @@ are recorded without the wait for their data, as NCCL does.
 
 import pytest
 from tests.support.job_shapes import Shape, ddp
+from tests.support.more_shapes import MORE, draw_more
 from tests.support.other_shapes import (
     context_ring,
     fused,
@@ -108,16 +109,22 @@ def test_jobs_of_four_ranks_are_told_right(shape: Shape, fault: Fault, cause: st
         ("tensor", 9002, Fault(1, host_s=0.15, every=7, first=ONSET), "host"),
         ("tensor", 9001, Fault(6, gpu=0.12, first=ONSET), "compute"),  # groups add up their delays
         ("hybrid", 9001, Fault(2, host_s=0.0117, first=ONSET), "host"),  # calls are in flight
+        ("hybrid", 44, Fault(4, host_s=0.14, every=10, first=ONSET), "host"),  # flags hide stalls
+        ("tensor", 501, Fault(11, host_s=0.0104, first=ONSET), "host"),  # its group of four waits
+        ("context gather", 22, Fault(5, gpu=0.10, first=ONSET), "compute"),  # one of two overlaps
+        ("context gather", 22, Fault(1, host_s=0.0082, first=ONSET), "host"),
+        ("ring", 502, Fault(0, host_s=0.016, first=ONSET), "host"),  # two tensors travel at once
     ],
 )
 def test_the_rank_is_named_and_not_its_group(
     kind: str, seed: int, fault: Fault, cause: str
 ) -> None:
     """The others hide compute while they wait, so that own time grows in the whole group."""
-    drawn = draw_job(kind, seed)
+    drawn = (draw_more if kind in MORE else draw_job)(kind, seed)
     job = simulate(drawn.shape, 260, [fault], noise=drawn.noise, seed=seed)
     (culprit,) = blame_records(job.columns, True, "test").culprits
     assert (culprit.rank, str(culprit.cause)) == (fault.rank, cause)
+    assert culprit.period == (fault.every if fault.every > 1 else None)
     assert culprit.loss == pytest.approx(job.loss(ONSET), abs=0.02)
 
 

@@ -4,7 +4,7 @@ Ranks of one role repeat one pattern. Steps of different ranks are lined up by t
 share, so that no clock is needed; every step is numbered from the first one that any rank recorded.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,16 @@ from numpy.typing import NDArray
 from ingero.core.blame.recorded.rhythm import mark_first_calls
 from ingero.core.collectives.columns import Collectives, Ints
 from ingero.core.collectives.matching import Groups
-from ingero.core.collectives.step_pattern import StepCut, StepPattern, cut_steps, find_pattern
+from ingero.core.collectives.step_pattern import (
+    LIGHT_BYTES,
+    StepCut,
+    StepPattern,
+    cut_steps,
+    find_pattern,
+)
 
 FITTING = 0.5  # of the steps of a rank must be whole, or another pattern is looked for
+MIN_FLAGS, REGULAR = 4, 0.9  # flags, and the share of them that one place follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +93,39 @@ def _patterns(
     for code in np.unique(cohort):
         members = np.flatnonzero(cohort == code).tolist()
         longest = max(members, key=lambda i: len(rows[i]))
-        pattern = find_pattern(collectives.take(rows[longest]))
+        columns = collectives.take(rows[longest])
+        pattern = find_pattern(columns)
+        if pattern is not None:
+            pattern = _from_flags(columns, pattern)
         for i in members:
             found[i] = pattern
     return found
+
+
+def _from_flags(columns: Collectives, pattern: StepPattern) -> StepPattern:
+    """Return the pattern from the call on that follows the flags, where flags have one place.
+
+    All ranks wait for each other there. A host that runs ahead may be silent for longer elsewhere.
+    """
+    cut = cut_steps(columns, pattern)
+    placed = np.flatnonzero(cut.place >= 0)
+    placed = placed[np.argsort(columns.start_ns[placed], kind="stable")]
+    is_flag = (cut.place < 0) & (columns.size_bytes <= LIGHT_BYTES)
+    is_flag &= columns.nranks == columns.nranks.max()
+    after = np.searchsorted(columns.start_ns[placed], columns.start_ns[is_flag])
+    firsts = cut.place[placed[after[(after > 0) & (after < len(placed))]]]
+    if len(firsts) < MIN_FLAGS:
+        return pattern
+    counts = np.bincount(firsts, minlength=len(pattern))
+    first = int(counts.argmax())
+    if first == 0 or counts[first] < REGULAR * len(firsts):
+        return pattern
+    return replace(
+        pattern,
+        places=pattern.places[first:] + pattern.places[:first],
+        needed=pattern.needed[first:] + pattern.needed[:first],
+        anchor=(pattern.anchor - first) % len(pattern),
+    )
 
 
 def _line_up(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Ints, Mask, concat
 from ingero.core.collectives.live_roles import is_exchange
+from ingero.core.collectives.pairs.live_exchanges import NEAR_NS
 from ingero.core.collectives.pairs.swaps import is_swap
 
 EXCHANGE = "AllToAll"
@@ -155,8 +156,8 @@ def _unshifted(entry: Ints, end: Ints, meeting: Ints, met_ns: Ints) -> tuple[Int
 def _begins(collectives: Collectives, rows: Rows) -> Rows:
     """Return which calls of one member, in the order of their enqueue, begin an exchange.
 
-    No call comes twice in an exchange. Where one was not recorded, the exchanges after it begin
-    with the call that follows the silence between two exchanges.
+    No call comes twice in an exchange, unless at once, for another tensor. Where one was not
+    recorded, the exchanges after it begin with the call that follows the silence between two.
     """
     kinds = np.stack([collectives.peer[rows], collectives.op[rows]], 1)
     call = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
@@ -166,8 +167,9 @@ def _begins(collectives: Collectives, rows: Rows) -> Rows:
     if first >= 0 and usual[first] < LONGER * max(np.delete(usual, first).max(), 1.0):
         first = UNKNOWN
     begins, seen = [], set[int]()
+    is_more = np.r_[False, call[1:] == call[:-1]] & (silence <= NEAR_NS)
     for index, each in enumerate(call.tolist()):
-        if not seen or each in seen or each == first:
+        if not seen or ((each in seen or each == first) and not is_more[index]):
             begins.append(index)
             seen.clear()
         seen.add(each)
