@@ -255,18 +255,18 @@ def test_the_stall_channel_weighs_onsets_by_how_often_peers_stall() -> None:
     registry = world()
     rows = registry.rows
     rows.bias[:8], rows.scale[:8], rows.stall_steps[:8] = 0.0, 0.001, 10_000.0
-    members, unknown = np.arange(8), np.full(8, np.nan)
+    members, unknown = np.arange(8), np.full((2, 8), np.nan)
     residual = np.where(members == 0, 0.5, 0.0)
-    update_stalls(rows, registry.cohorts, members, residual, np.full(8, 77), unknown)
+    update_stalls(rows, registry.cohorts, members, residual, np.full(8, 77), *unknown)
     assert rows.stall_cusum[0] == pytest.approx(math.log(10.0))
     assert rows.stall_cusum[1] == 0.0
     assert (rows.onsets[0, 0], rows.onset_count[0], rows.stall_size[0]) == (77, 1, 0.5)
     assert (rows.recent_stalls[0], rows.recent_stalls[1]) == (1.0, 0.0)
-    update_stalls(rows, registry.cohorts, members, np.zeros(8), np.full(8, 78), unknown)
+    update_stalls(rows, registry.cohorts, members, np.zeros(8), np.full(8, 78), *unknown)
     assert rows.stall_cusum[0] == pytest.approx(math.log(10.0) + math.log(0.96 / 0.996))
     assert rows.recent_stalls[0] == pytest.approx(0.995)
     assert rows.recent_steps[0] == pytest.approx(1.995)
-    update_stalls(rows, registry.cohorts, members, 0.8 * (members == 0), np.full(8, 79), unknown)
+    update_stalls(rows, registry.cohorts, members, 0.8 * (members == 0), np.full(8, 79), *unknown)
     assert rows.stall_size[0] == pytest.approx(0.65), "the mean of both"
 
 

@@ -61,9 +61,9 @@ def test_a_stall_is_an_excess_over_what_is_usual_for_the_member() -> None:
     rows = registry.rows
     rows.bias[:8], rows.scale[:8] = 0.1, 0.001
     residual = np.array([0.1, 0.3])
-    update_stalls(
-        rows, registry.cohorts, np.array([0, 1]), residual, np.array([5, 5]), np.full(2, np.nan)
-    )
+    unknown = np.full(2, np.nan)
+    members = np.array([0, 1])
+    update_stalls(rows, registry.cohorts, members, residual, np.array([5, 5]), unknown, unknown)
     assert rows.onset_count[:2].tolist() == [0, 1]
     assert rows.stall_size[1] == pytest.approx(0.2)
 

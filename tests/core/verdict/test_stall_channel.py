@@ -23,13 +23,14 @@ def steps(
     excess: Sequence[Sequence[float]],
     first: int = 100,
     span_s: float = np.nan,
+    own_s: float = 0.0,
 ) -> None:
-    """Feed steps of all members."""
+    """Feed steps of all members; `own_s` is what members without an excess need."""
     members = np.arange(rows.size)
     for number, row in enumerate(excess, first):
         stall.update_stalls(
             rows, cohorts, members, np.array(row), np.full(len(row), number, np.int64),
-            np.full(len(row), span_s),
+            np.full(len(row), span_s), own_s * np.exp(np.array(row)),
         )  # fmt: skip
 
 
@@ -58,6 +59,30 @@ def test_less_shows_who_stalls_where_the_step_of_the_job_is_too_long(
         cohorts.step_base[1], cohorts.step_noise[1] = 0.0, noise
         steps(rows, cohorts, [[excess, excess - 0.01, 0, 0]], span_s=span_s)
         assert rows.onset_count[:4].tolist() == [count if excess > 0.3 else 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("span_s", "excess", "other", "count"),
+    [
+        (1.8, 1.0, 0.9, 1),  # 0.30 x (e - 1) = 0.52 of the 0.8 that the step was too long by
+        (1.8, 0.8, 0.7, 0),  # 0.37
+        (1.8, 1.0, 1.1, 0),  # the other one took more
+        (1.25, 1.0, 0.9, 0),  # the last steps differed by as much
+        (np.nan, 1.0, 0.9, 0),
+    ],
+)
+def test_who_took_most_of_a_long_step_stalled_however_much_own_times_vary(
+    span_s: float, excess: float, other: float, count: int
+) -> None:
+    """Own times of FSDP vary by a half and more, so five scales are more than any stall adds."""
+    rows, cohorts = member_table()
+    rows.scale[:4] = 0.5
+    cohorts.step_base[1], cohorts.step_noise[1] = 0.0, 0.02
+    cohorts.span_s[1, :8] = [0.9, 1.1, 0.9, 1.1, 0.9, 1.1, 1.0, 1.0]
+    steps(rows, cohorts, [[excess, other, 0, 0]], span_s=span_s, own_s=0.3)
+    assert rows.onset_count[0] == count
+    steps(rows, cohorts, [[0.01, 0, 0, 0], [excess, other, 0, 0]], span_s=span_s, own_s=0.3)
+    assert rows.onset_count[0] == 2 * count
 
 
 def test_a_stall_stands_out_from_the_noise_of_a_single_step() -> None:
@@ -192,8 +217,9 @@ def test_a_stall_begins_above_its_limit_and_ends_at_half_of_it(
     rows.scale[:8], rows.is_stalled[0] = 0.001, was_stalled
     rows.bias[:8] = 0.0
     update_stalls(
-        rows, registry.cohorts, np.array([0]), np.array([excess]), np.array([5]), np.array([np.nan])
-    )
+        rows, registry.cohorts, np.array([0]), np.array([excess]), np.array([5]),
+        *np.full((2, 1), np.nan),
+    )  # fmt: skip
     assert (bool(rows.onset_count[0]), bool(rows.is_stalled[0])) == (begins, is_stalled)
 
 
@@ -205,8 +231,9 @@ def test_noisy_members_need_a_larger_stall() -> None:
     rows.bias[:8] = 0.0
     unknown = np.full(2, np.nan)
     update_stalls(
-        rows, registry.cohorts, np.arange(2), np.array([0.19, 0.21]), np.array([5, 5]), unknown
-    )
+        rows, registry.cohorts, np.arange(2), np.array([0.19, 0.21]), np.array([5, 5]), unknown,
+        unknown,
+    )  # fmt: skip
     assert rows.is_stalled[:2].tolist() == [False, True]
 
 

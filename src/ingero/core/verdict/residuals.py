@@ -206,7 +206,9 @@ def _keep_residuals(registry: MemberRegistry, batch: SampleBatch, middle: Column
     step = np.where(batch.step < 0, rows.frames[members], batch.step)
     warm = rows.baseline_samples[members] > 0
     if warm.any():
-        update_stalls(rows, cohorts, members[warm], residual[warm], step[warm], batch.span_s[warm])
+        judged, own_s = members[warm], np.exp(own[warm])
+        of_step = (residual[warm], step[warm], batch.span_s[warm])
+        update_stalls(rows, cohorts, judged, *of_step, own_s)
     rows.residual_sum[members] += residual
     rows.residual_count[members] += 1
     keep_advances(rows, cohorts, batch)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.periods import missed_period
-from ingero.core.robust import Column, Index, group_medians
+from ingero.core.robust import MAD_TO_SIGMA, Column, Index, group_medians
 from ingero.core.verdict.fast_channel import CAP
 from ingero.core.verdict.table import ONSETS, CohortRows, MemberRows
 
@@ -12,10 +12,14 @@ STALL_SCALES = 5.0
 # The same for the slowest member in a step that is too long for the whole job: somebody stalls, so
 # less shows who. A step is too long by this share, and by so many standard deviations of steps.
 SHOWN_SCALES, LONG_STEP, LONG_NOISE = 3.0, 0.15, 3.0
+# Where own times vary so much that no scale is reached, seconds show it: the slowest member took
+# this part of what a step was too long by. Single steps are compared with the last ones.
+TOOK, LONG_SPREADS = 0.5, 3.0
 STALL_MIN = 0.08  # a stall adds at least this share to a step
 # A stall ends below this share of its limit. A member that is slow for good, near the limit, then
 # counts as one long stall, not as many.
 STALL_OVER = 0.5
+STALL_JUST = 0.999  # of an excess: a limit that it is just above
 STALL_RATE = 0.004  # stalls per step that nobody is blamed for
 STALL_RATE_MAX = 0.09
 # How much more often a member with a fault stalls; where all stall often, it need not be as much.
@@ -37,13 +41,14 @@ def update_stalls(
     residual: Column,
     step: NDArray[np.int64],
     span_s: Column,
+    own_s: Column,
 ) -> None:
     """Add one step of each of these members. Only the onset of a stall counts.
 
     Stalls count for less where the peers stall as often.
     """
     excess = residual - rows.bias[members]
-    limit = _stall_limit(rows, cohorts, members, excess, span_s)
+    limit = _stall_limit(rows, cohorts, members, excess, span_s, own_s)
     onset = _follow_stalls(rows, members, excess, limit)
     rows.stall_steps[members] += 1
     rate = np.clip(
@@ -65,7 +70,12 @@ def update_stalls(
 
 
 def _stall_limit(
-    rows: MemberRows, cohorts: CohortRows, members: Index, excess: Column, span_s: Column
+    rows: MemberRows,
+    cohorts: CohortRows,
+    members: Index,
+    excess: Column,
+    span_s: Column,
+    own_s: Column,
 ) -> Column:
     """Return the excess of own time that makes a step a stall of its member."""
     cohort = rows.cohort[members]
@@ -77,7 +87,29 @@ def _stall_limit(
         most = np.full(cohorts.size, -np.inf)
         np.maximum.at(most, cohort, excess)
         scales[is_long & (excess == most[cohort])] = SHOWN_SCALES
-    return np.asarray(np.maximum(scales * rows.scale[members] * wider, STALL_MIN), np.float64)
+    limit = np.maximum(scales * rows.scale[members] * wider, STALL_MIN)
+    if is_long.any():
+        took = is_long & (excess > STALL_MIN) & _took_it(cohorts, cohort, excess, span_s, own_s)
+        limit = np.where(took, np.minimum(limit, STALL_JUST * excess), limit)
+    return np.asarray(limit, np.float64)
+
+
+def _took_it(
+    cohorts: CohortRows, cohort: Index, excess: Column, span_s: Column, own_s: Column
+) -> NDArray[np.bool_]:
+    """Tell who took most of what its step was too long by, more than any other member did."""
+    over_s = own_s * -np.expm1(-excess)  # than usual beside its peers
+    most_s = np.full(cohorts.size, -np.inf)
+    np.maximum.at(most_s, cohort, over_s)
+    usual_s = np.exp(cohorts.step_base[cohort])
+    too_long_s = span_s - usual_s
+    spread_s = np.full(cohorts.size, np.inf)
+    for each in np.unique(cohort[too_long_s > LONG_STEP * usual_s]).tolist():
+        last_s = cohorts.span_s[each][~np.isnan(cohorts.span_s[each])]
+        if len(last_s):
+            spread_s[each] = MAD_TO_SIGMA * np.median(np.abs(last_s - np.median(last_s)))
+    took = (over_s == most_s[cohort]) & (over_s >= TOOK * too_long_s)
+    return np.asarray(took & (too_long_s > LONG_SPREADS * spread_s[cohort]), bool)
 
 
 def _follow_stalls(
