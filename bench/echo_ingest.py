@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -93,13 +94,22 @@ def wait_loaded(echo: EchoProcess) -> None:
     raise SystemExit("Echo did not load its backlog within a minute")
 
 
-def measure_echo(
-    folder: Path, batch: int, connections: int, rate: float = 0
-) -> tuple[Measured, float, float]:
-    """Return the measured load, loaded events per second and memory."""
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """One load of Echo: loaded events per second, memory, and the CPU of Echo and its sender."""
+
+    measured: Measured
+    loaded: float
+    memory_mb: float
+    cpu_us: float  # of an event, from its arrival until it can be queried
+    sender_us: float  # what a sender on another machine would leave to Echo
+
+
+def measure_echo(folder: Path, batch: int, connections: int, rate: float = 0) -> Ingested:
     folder.mkdir()
     with EchoProcess(folder) as echo:
         port = int(echo.addresses["http"].rpartition(":")[2])
+        cpu_s = echo.cpu_s()
         measured = uvloop.run(
             load(
                 port, batch=batch, connections=connections, seconds=SECONDS, rate=rate, token=TOKEN
@@ -108,7 +118,9 @@ def measure_echo(
         wait_loaded(echo)
         loaded = measured.events / (time.perf_counter() - measured.began)
         used = memory_mb(echo)
-    return measured, loaded, used
+        cpu_s = echo.cpu_s() - cpu_s
+    per_event = 1e6 / max(measured.events, 1)
+    return Ingested(measured, loaded, used, cpu_s * per_event, measured.cpu_s * per_event)
 
 
 def measure_rows(folder: Path, batch: int, connections: int) -> Measured:
@@ -128,9 +140,12 @@ def measure_rows(folder: Path, batch: int, connections: int) -> Measured:
         server.wait()
 
 
-def row(name: str, measured: Measured, loaded: float | str = "", used: float | str = "") -> tuple:
+def row(name: str, measured: Measured, found: Ingested | None = None) -> tuple:
     quantiles = measured.percentile(50), measured.percentile(99)
-    return (name, measured.rate, loaded, *quantiles, used, measured.errors)
+    loaded, *rest = (
+        (found.loaded, found.memory_mb, found.cpu_us, found.sender_us) if found else ("",) * 4
+    )
+    return (name, measured.rate, loaded, *quantiles, *rest, measured.errors)
 
 
 def main() -> None:
@@ -140,7 +155,7 @@ def main() -> None:
         insert_rate = bare_insert(folder)
         reference = measure_rows(folder, 100, 8)
         table = [row("row by row, batch 100", reference)]
-        echo: dict[str, tuple[Measured, float, float]] = {}
+        echo: dict[str, Ingested] = {}
         for label, batch, connections, rate in (
             ("1", 1, 64, 0),
             ("100", 100, 64, 0),
@@ -149,9 +164,9 @@ def main() -> None:
         ):
             echo[label] = measure_echo(folder / label, batch, connections, rate)
             title = f"echo, {OFFERED:,} events/s offered" if rate else f"echo, batch {label}"
-            table.append(row(title, *echo[label]))
-        table.append(("bare Arrow insert", insert_rate, insert_rate, "", "", "", ""))
-        table.append(("bare fdatasync of 20 kB", "", "", sync_p50, sync_p99, "", ""))
+            table.append(row(title, echo[label].measured, echo[label]))
+        table.append(("bare Arrow insert", insert_rate, insert_rate, *("",) * 6))
+        table.append(("bare fdatasync of 20 kB", "", "", sync_p50, sync_p99, *("",) * 4))
         header = (
             "",
             "acked events/s",
@@ -159,6 +174,8 @@ def main() -> None:
             "ack p50 ms",
             "ack p99 ms",
             "MB",
+            "CPU µs/event",
+            "sender's",
             "errors",
         )
         print_table("Echo ingest: acknowledged after it is durable", header, table)
@@ -182,12 +199,13 @@ def main() -> None:
 
 def requirements(
     reference: Measured,
-    echo: dict[str, tuple[Measured, float, float]],
+    echo: dict[str, Ingested],
     insert: float,
     sync_p99: float,
 ) -> list:
-    ratio = echo["100"][0].rate / reference.rate
-    (thousand, loaded, used_mb), offered = echo["1000"], echo["offered"][0]
+    ratio = echo["100"].measured.rate / reference.rate
+    thousand, offered = echo["1000"].measured, echo["offered"].measured
+    loaded, used_mb = echo["1000"].loaded, echo["1000"].memory_mb
     p99 = offered.percentile(99)
     held = offered.rate >= 0.98 * OFFERED
     return [

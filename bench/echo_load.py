@@ -79,6 +79,7 @@ class Measured:
     latencies_ms: list[float] = field(default_factory=list)
     errors: int = 0
     began: float = 0.0  # of the first send: the bodies are made before, which takes a second
+    cpu_s: float = 0.0  # of the sender since then
 
     @property
     def events(self) -> int:
@@ -146,6 +147,7 @@ class _Run:
             for n in range(connections)
         ]
         began = self.measured.began = time.perf_counter()
+        cpu_s = time.process_time()
         self.until = began + self.measured.seconds
         if self.rate:
             self.idle = list(opened)
@@ -155,6 +157,7 @@ class _Run:
                 connection.send(time.perf_counter())
             await asyncio.sleep(self.measured.seconds)
         await asyncio.sleep(0.3)
+        self.measured.cpu_s = time.process_time() - cpu_s
         for connection in opened:
             connection.transport.close()
         return self.measured

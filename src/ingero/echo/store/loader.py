@@ -37,11 +37,13 @@ log = logging.getLogger(__name__)
 ROLL_UP_EVERY_S: Final = 20.0
 RETAIN_EVERY_S: Final = 60.0
 RETRY_S: Final = 1.0
+UNASKED_S: Final = 60.0  # after this long without a question, what it would read may be forgotten
 NICENESS: Final = 10
 _MEMORY_SHARE: Final = (
     # share of the address space for DuckDB's buffers; the rest is for results and Python
     0.5
 )
+_QUESTIONS: Final = frozenset({"query", "columns", "sql"})  # in cursors of their own
 _BUFFER_BYTES: Final = "SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()"
 
 
@@ -68,6 +70,7 @@ class Loader:
         self._progress_lock = threading.RLock()
         self._cursors = threading.local()
         self._quiet = QuietMoments()
+        self._asked_s = time.monotonic()  # the last question about rows
         self._descriptions = Descriptions()
 
     def open(self, patience_s: float) -> int:
@@ -154,8 +157,9 @@ class Loader:
             elif self._stopping:
                 return
             del load  # its memory: the next one may come much later
-            if is_full:
-                self._quiet.use(self._store.forget_blocks)
+            if has_frames and (is_full or started - self._asked_s > UNASKED_S):
+                with self._write_lock:  # statistics, which wait for it, are no question
+                    self._quiet.use(self._store.forget_blocks)
             if not self._stopping:
                 next(chores)
             if was_full and not is_full:
@@ -279,7 +283,7 @@ class Loader:
             "quarantine": self._handle_quarantined,
         }
         try:
-            with self._quiet.question():
+            with self._question() if ask.what in _QUESTIONS else contextlib.nullcontext():
                 return Answer(ask.id, value=handlers[ask.what](ask.args))
         except QueryFailed as error:
             return Answer(ask.id, error=error.code, message=str(error))
@@ -290,6 +294,12 @@ class Loader:
             if failed.code not in ("out_of_memory", "unavailable"):
                 raise
             return Answer(ask.id, error=failed.code, message=str(failed))
+
+    @contextlib.contextmanager
+    def _question(self) -> Iterator[None]:
+        self._asked_s = time.monotonic()
+        with self._quiet.question():
+            yield
 
     def address_space_left(self) -> float:
         """Return the share of the limit that is still free.
