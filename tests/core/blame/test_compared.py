@@ -10,10 +10,17 @@ from tests.core.blame.test_table_rules import lateness, spell
 from ingero.core.blame.recorded import compared
 from ingero.core.blame.recorded.compared import compare_ranks
 
-MEASURED: Any = SimpleNamespace(workers="own time")
+
+class OwnTime(str):
+    """Stands for the own times of all workers."""
+
+    period_s = ()
+
+
+MEASURED: Any = SimpleNamespace(workers=OwnTime("own time"))
 PLACES: Any = "places"
 CALM, SPLIT = SimpleNamespace(split=()), SimpleNamespace(split=(1, 2))
-BY_OWN, BY_GROUP = spell(0, 10, 1), spell(0, 10, 2)
+BY_OWN, BY_GROUP, CHEAP = spell(0, 10, 1), spell(0, 10, 2), spell(0, 10, 3)
 
 
 def late_in_groups(*codes: int, start: float = 1.0) -> Any:
@@ -23,6 +30,7 @@ def late_in_groups(*codes: int, start: float = 1.0) -> Any:
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what is found, given (findings, spells) by own time and by lateness in groups."""
+    monkeypatch.setattr(compared, "find_gpu_bound", lambda *_: None)
 
     def found(
         own: Any,
@@ -37,6 +45,7 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         judged = {"own time": own, "lateness": in_groups, "chained": chained}
         monkeypatch.setattr(compared, "measure_chained", lambda *_: "chained")
+        monkeypatch.setattr(compared, "_could_cost", lambda each, _: each is not CHEAP)
         monkeypatch.setattr(compared, "measure_lateness", measure)
         monkeypatch.setattr(compared, "as_own_time", lambda *_: "lateness")
         monkeypatch.setattr(compared, "find_spells", judged.__getitem__)
@@ -51,7 +60,7 @@ def test_own_time_that_names_somebody_is_enough(compare: Any) -> None:
     assert compare(own, (CALM, (BY_GROUP,)), late_in_groups(0)) == (None, *own)
 
 
-@pytest.mark.parametrize("own", [(CALM, ()), (SPLIT, (BY_OWN,))])
+@pytest.mark.parametrize("own", [(CALM, ()), (SPLIT, (BY_OWN,)), (CALM, (CHEAP,))])
 def test_lateness_in_groups_tells_where_own_time_names_nobody_or_half_of_a_role(
     compare: Any, own: Any
 ) -> None:
@@ -95,8 +104,11 @@ def test_who_is_late_without_overlap_is_asked_only_where_nobody_is_late_with_it(
 def test_own_time_along_what_ranks_wait_for_tells_where_nobody_or_several_are_found(
     compare: Any,
 ) -> None:
-    one, several = (CALM, (BY_GROUP,)), (CALM, (BY_OWN, BY_GROUP))
-    for open_question in ((CALM, ()), several, (SPLIT, (BY_OWN,))):
+    one, several = (CALM, (BY_GROUP,)), (CALM, (BY_GROUP, BY_OWN))
+    another, either = (CALM, (BY_OWN,)), SimpleNamespace(split=(1, 2))
+    assert compare((either, ()), (CALM, ()), None, chained=one) == (None, *one)
+    assert compare((SimpleNamespace(split=(2, 3)), ()), (CALM, ()), None, chained=another)[1].split
+    for open_question in ((CALM, ()), several, (CALM, (CHEAP,))):
         assert compare(open_question, (CALM, ()), None, chained=one) == (None, *one)
         half = (SPLIT, (BY_GROUP,))
         assert compare(open_question, (CALM, ()), None, chained=half) == (None, *open_question)
@@ -104,3 +116,12 @@ def test_own_time_along_what_ranks_wait_for_tells_where_nobody_or_several_are_fo
     together = lateness([[[1.0]]], carried=0.9)
     assert compare((CALM, ()), several, None, together, chained=one) == (together, *several)
     assert compare((CALM, ()), (CALM, ()), None, together, chained=one) == (None, *one)
+
+
+def test_a_gpu_that_alone_is_behind_is_not_looked_for_elsewhere(
+    compare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, nobody = lateness([[[1.0]]], carried=0.9), (CALM, ())
+    monkeypatch.setattr(compared, "find_gpu_bound", lambda *_: BY_OWN)
+    with_chain = {"together": together, "chained": (CALM, (BY_GROUP,))}
+    assert compare(nobody, nobody, None, **with_chain) == (together, *nobody)

@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.record_steps import RecordSteps
-from ingero.core.blame.recorded.dependence import are_uneven, find_followed, measure_gaps
+from ingero.core.blame.recorded.dependence import (
+    are_queued,
+    are_uneven,
+    find_followed,
+    measure_gaps,
+)
 from ingero.core.blame.recorded.loss import SIGMAS, block_error
 from ingero.core.blame.recorded.spells import Spell
-from ingero.core.blame.recorded.step_calls import FLAG, StepCalls, tabulate_calls
+from ingero.core.blame.recorded.step_calls import FLAG, QUEUED_S, StepCalls, tabulate_calls
 from ingero.core.collectives.columns import Collectives, Floats
 from ingero.core.collectives.pairs.kernels import is_in_swap
 from ingero.core.robust import nan_median
-
-QUEUED_S = 30e-6  # after the end of the call before it: this kernel was ready and had to wait
-MOSTLY = 0.5  # of the calls
 
 
 def most_added(
@@ -59,8 +61,9 @@ def most_added(
     sooner = _replay(calls, follows, excess)
     mine = sooner[calls.slot[spell.worker][calls.slot[spell.worker] >= 0]]
     largest = mine[int(mine.mean(axis=1).argmax())]
-    error_s = SIGMAS * block_error(largest, lambda part: float(part.mean()))
-    return float(largest.mean()) + error_s
+    counted = [at - spell.begin for at in spell.suspect.stalls] or slice(None)
+    error_s = SIGMAS * block_error(largest[counted], lambda part: float(part.mean()))
+    return float(largest.mean()) + error_s * len(largest[counted]) / len(largest)
 
 
 def _excess(
@@ -74,7 +77,7 @@ def _excess(
     own = np.nan_to_num(measure_gaps(calls, follows, slow))
     usual = np.nan_to_num(nan_median(np.stack([measure_gaps(calls, follows, w) for w in peers]), 0))
     excess: Floats = own - usual
-    is_hidden = _are_queued(calls, peers)
+    is_hidden = are_queued(calls, peers)
     is_over = _are_over(calls, slow)
     is_seen = ~is_hidden & ~is_over  # what is over before it is needed shows nothing
     spent, needed = own[is_seen].sum(), usual[is_seen].sum()
@@ -105,31 +108,13 @@ def _between_calls(calls: StepCalls, worker: int) -> Floats:
 
     The next work of a rank that nobody waits for goes on during the transfer.
     """
-    start, stream = calls.start[worker], calls.stream[worker]
+    start = calls.start[worker]
     between: Floats = np.zeros_like(start)
     for place in range(FLAG + 1, start.shape[1]):
-        same = FLAG + 1 + np.flatnonzero(stream[FLAG + 1 : place] == stream[place])
-        if len(same):
-            between[:, place] = np.nan_to_num(start[:, place] - start[:, same[-1]])
+        before = calls.before_on_stream(worker, place)
+        if before is not None:
+            between[:, place] = np.nan_to_num(start[:, place] - start[:, before])
     return between
-
-
-def _are_queued(calls: StepCalls, workers: Sequence[int]) -> NDArray[np.bool_]:
-    """Tell at which places most calls begin when the one before them on their stream has ended."""
-    places = calls.start.shape[2]
-    result = np.zeros(places, bool)
-    for place in range(FLAG + 1, places):
-        counted = queued = 0
-        for worker in workers:
-            stream = calls.stream[worker]
-            same = FLAG + 1 + np.flatnonzero(stream[FLAG + 1 : place] == stream[place])
-            if len(same):
-                free = calls.end[worker, :, same[-1]]
-                at_once = calls.start[worker, :, place] - free <= QUEUED_S
-                queued += int((at_once & (calls.enqueue[worker, :, place] < free)).sum())
-            counted += int(np.isfinite(calls.start[worker, :, place]).sum())
-        result[place] = queued > MOSTLY * counted
-    return result
 
 
 def _replay(

@@ -89,8 +89,16 @@ def _at_most(job: RecordedJob, each: Blamed, found: Sequence[Blamed], loss: Loss
     added_s = most_added(job.collectives, job.measured, each.spell, causes)
     if added_s is None:
         return loss
+    if _is_late_once(job, each):
+        added_s = min(added_s, each.charge_s)
     share = each.charge_s / max(sum(other.charge_s for other in beside), 1e-12)
     return replace(loss, lost_s=min(added_s * share, loss.slow_s))
+
+
+def _is_late_once(job: RecordedJob, each: Blamed) -> bool:
+    """Whether a late host adds no more than it is late: all meet, and it waits once in a step."""
+    is_shared = job.lateness is not None and job.lateness.group is None
+    return is_shared and each.cause is CauseClass.HOST and not each.spell.suspect.stalls
 
 
 def _shared(each: Blamed, found: Sequence[Blamed], loss: Loss) -> Loss:

@@ -16,6 +16,8 @@ from ingero.core.blame.suspects import WorkerSteps
 from ingero.core.collectives.columns import Collectives, Floats
 from ingero.core.robust import nan_median
 
+LONGEST = 2.0  # times the step: longer own times are spoilt
+
 
 def measure_chained(collectives: Collectives, measured: RecordSteps) -> WorkerSteps | None:
     """Return own times that differ by the chains of a role alone, on top of the usual step.
@@ -33,7 +35,8 @@ def measure_chained(collectives: Collectives, measured: RecordSteps) -> WorkerSt
         members = np.flatnonzero(workers.cohort == code).tolist()
         follows = find_followed(calls, members, is_uneven)
         for worker in members:
-            own[worker] = _longest_chain(calls, follows, worker)
+            chain = _longest_chain(calls, follows, worker)
+            own[worker] = np.where(chain <= LONGEST * workers.period_s, chain, np.nan)
         role_s = float(nan_median(nan_median(own[members], 1)[None], 1)[0])
         own[members] += usual_s - role_s
     own = np.maximum(own, 0.1 * usual_s)

@@ -6,6 +6,7 @@ import numpy as np
 
 from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.blame.recorded.chained import measure_chained
+from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
 from ingero.core.blame.recorded.lateness import (
     Lateness,
     PlaceTables,
@@ -13,8 +14,9 @@ from ingero.core.blame.recorded.lateness import (
     measure_lateness,
     without_overlap,
 )
+from ingero.core.blame.recorded.loss import COSTLY
 from ingero.core.blame.recorded.spells import Spell, find_spells
-from ingero.core.blame.suspects import Findings
+from ingero.core.blame.suspects import Findings, WorkerSteps
 from ingero.core.collectives.columns import Collectives
 
 Compared = tuple[Lateness | None, Findings, tuple[Spell, ...]]
@@ -29,22 +31,39 @@ def compare_ranks(
     for may still tell the slow rank from those who wait for it.
     """
     compared = _by_lateness_or_own(collectives, measured, places)
-    if places is None or _is_clear(*compared):
+    if places is None or _is_clear(measured.workers, *compared):
         return compared
     chained = measure_chained(collectives, measured)
     if chained is None:
         return compared
     chain = (None, *find_spells(chained))
-    before = {spell.worker for spell in compared[2]} | set(compared[1].split)
-    is_known = not before or {spell.worker for spell in chain[2]} <= before
-    return chain if _is_clear(*chain) and is_known else compared
+    named = {each.worker for each in chain[2]}
+    costly = [each for each in compared[2] if _could_cost(each, measured.workers)]
+    before = {each.worker for each in costly} | set(compared[1].split)
+    # Who waits for a slow rank works for no longer than it, so the slowest is no victim.
+    slowest = max(costly, key=lambda each: each.mean_excess_s, default=None)
+    is_known = not before or (named <= before and (slowest is None or slowest.worker in named))
+    return chain if _is_clear(chained, *chain) and is_known else compared
 
 
-def _is_clear(lateness: Lateness | None, findings: Findings, spells: tuple[Spell, ...]) -> bool:
+def _is_clear(
+    workers: WorkerSteps,
+    lateness: Lateness | None,
+    findings: Findings,
+    spells: tuple[Spell, ...],
+) -> bool:
+    """Whether somebody is found, and not several ranks that may wait for each other."""
     if lateness is not None:
-        return bool(spells)
-    at_once = any(one.overlap(other) > 0.5 for one, other in combinations(spells, 2))
-    return bool(spells) and not at_once and not findings.split
+        return bool(spells) or find_gpu_bound(lateness, workers.period_s) is not None
+    costly = [spell for spell in spells if _could_cost(spell, workers)]
+    at_once = any(one.overlap(other) > 0.5 for one, other in combinations(costly, 2))
+    return bool(costly) and not at_once and not findings.split
+
+
+def _could_cost(spell: Spell, workers: WorkerSteps) -> bool:
+    """Whether own time alone could cost what a job notices; much of little own time is little."""
+    step_s = float(np.nanmedian(workers.period_s))
+    return spell.suspect.stall_period is not None or spell.mean_excess_s >= COSTLY * step_s
 
 
 def _by_lateness_or_own(
@@ -54,7 +73,7 @@ def _by_lateness_or_own(
     lateness = None if places is None else measure_lateness(collectives, measured, places)
     if lateness is None:
         findings, spells = find_spells(workers)
-        is_open = bool(findings.split) or not spells
+        is_open = bool(findings.split) or not any(_could_cost(each, workers) for each in spells)
         found = _by_groups(collectives, measured, places) if is_open else None
         return found or (None, findings, spells)
     findings, spells = find_spells(as_own_time(lateness, workers))

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.blame.recorded.step_calls import FLAG, StepCalls, last_ends
+from ingero.core.blame.recorded.step_calls import FLAG, QUEUED_S, StepCalls, last_ends
 from ingero.core.collectives.columns import Floats
 
 SETTLED = 0.02  # of a place: what remains undecided follows the beginning of the step
 FARTHEST = 64  # calls back that a place may wait for
 MIN_SAMPLES = 64
-MOSTLY = 0.5  # of the calls
+CUT = (0.01, 0.99)  # quantiles: a few spoilt times, far outside, would decide alone
+MOSTLY, NEARLY_ALL = 0.5, 0.9  # of the calls
 QUARTERS, UNEVEN = (0.25, 0.5, 0.75), 0.2  # of a step: half of the steps differ by more
 # A worker that is a little slower for a whole step waits less and works for longer: it seems to
 # have worked while it waited. Dependence is either there or not; what lies between is scatter.
@@ -34,7 +35,12 @@ def find_followed(
         return otherwise
     places = calls.start.shape[2]
     follows = np.zeros((places, places))
+    is_queued = are_queued(calls, workers, NEARLY_ALL)
     for place in range(FLAG + 1, places):
+        queue = calls.before_on_stream(workers[0], place) if is_queued[place] else None
+        if queue is not None:
+            follows[place, queue] = 1.0
+            continue
         left = 1.0
         for before in range(place - 1, max(FLAG, place - 1 - FARTHEST), -1):
             follows[place, before] = left * _dependence(calls, workers, place, before, is_uneven)
@@ -42,6 +48,25 @@ def find_followed(
             if left < SETTLED:
                 break
     return follows
+
+
+def are_queued(
+    calls: StepCalls, workers: Sequence[int], share: float = MOSTLY
+) -> NDArray[np.bool_]:
+    """Tell at which places most calls begin when the one before them on their stream has ended."""
+    places = calls.start.shape[2]
+    result = np.zeros(places, bool)
+    for place in range(FLAG + 1, places):
+        counted = queued = 0
+        for worker in workers:
+            before = calls.before_on_stream(worker, place)
+            if before is not None:
+                free = calls.end[worker, :, before]
+                at_once = calls.start[worker, :, place] - free <= QUEUED_S
+                queued += int((at_once & (calls.enqueue[worker, :, place] < free)).sum())
+            counted += int(np.isfinite(calls.start[worker, :, place]).sum())
+        result[place] = queued > share * counted
+    return result
 
 
 def are_uneven(period_s: Floats) -> bool:
@@ -75,7 +100,9 @@ def _dependence(
 
 
 def _scatter(table: Floats, known: NDArray[np.bool_]) -> Floats:
-    """Return by what the values of each row differ from their mean."""
+    """Return by what the values of each row differ from their mean; spoilt ones are cut."""
+    low, high = np.quantile(table[known], CUT)
+    table = np.clip(np.where(known, table, 0.0), 2 * low - high, 2 * high - low)
     mean = np.where(known, table, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
     scatter: Floats = np.where(known, table - mean[:, None], 0.0)
     return scatter

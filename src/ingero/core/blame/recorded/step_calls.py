@@ -13,7 +13,7 @@ from ingero.core.collectives.columns import Collectives, Floats, Ints
 from ingero.core.collectives.matching import match_collectives
 
 FLAG = 0  # the place of flags before a step; those of its pattern follow
-QUEUED_NS = 30_000  # after the end of the call before it: this kernel was ready and had to wait
+QUEUED_S = 30e-6  # after the end of the call before it: this kernel was ready and had to wait
 AT_ONCE = 0.05  # of a transfer: neither end of it waited for longer
 
 
@@ -32,6 +32,12 @@ class StepCalls:
     wait: Floats
     slot: NDArray[np.intp]
     stream: NDArray[np.intp]
+
+    def before_on_stream(self, worker: int, place: int) -> int | None:
+        """Return the place whose call is the one before on the stream of another one."""
+        stream = self.stream[worker]
+        same = FLAG + 1 + np.flatnonzero(stream[FLAG + 1 : place] == stream[place])
+        return int(same[-1]) if len(same) and stream[place] >= 0 else None
 
 
 def tabulate_calls(
@@ -101,6 +107,11 @@ def _needed_ns(c: Collectives) -> Ints:
     work, and waits for other ranks meanwhile, costs nothing.
     """
     ready = np.where(find_queued(c), c.start_ns, c.entry_ns)
+    order = np.lexsort((c.start_ns, c.stream, c.who))
+    is_new = (np.diff(c.who[order]) != 0) | (np.diff(c.stream[order]) != 0)
+    for rows in np.split(order, np.flatnonzero(is_new) + 1):
+        later = np.minimum.accumulate(c.entry_ns[rows][::-1])[::-1]
+        ready[rows] = np.minimum(ready[rows], later)  # calls of a stream begin in their order
     order = np.lexsort((c.start_ns, c.who))
     needed = c.entry_ns.copy()
     for rows in np.split(order, np.flatnonzero(np.diff(c.who[order])) + 1):
@@ -117,7 +128,7 @@ def find_queued(c: Collectives) -> NDArray[np.bool_]:
     same = (np.diff(c.who[order]) == 0) & (np.diff(c.stream[order]) == 0)
     free_ns = c.end_ns[order][:-1]
     later = order[1:]
-    at_once = (c.entry_ns[later] - free_ns <= QUEUED_NS) & (c.start_ns[later] < free_ns)
+    at_once = (c.entry_ns[later] - free_ns <= 1e9 * QUEUED_S) & (c.start_ns[later] < free_ns)
     queued = np.zeros(len(c), bool)
     queued[later] = same & at_once
     return queued
