@@ -119,13 +119,7 @@ MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {
 
 def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MIGRATIONS) -> int:
     """Upgrade a database, one transaction per version; return the version that it had before."""
-    newest = max(migrations)
-    found = stored_version(connection)
-    if found > newest:
-        raise StoreError(
-            f"the database has schema version {found}, this program supports {newest}; use a newer "
-            "ingero-echo"
-        )
+    found = supported_version(connection, max(migrations))
     for version in sorted(version for version in migrations if version > found):
         connection.execute("BEGIN")
         for statement in migrations[version]:
@@ -133,6 +127,17 @@ def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MI
         connection.execute("DELETE FROM meta WHERE key = 'schema_version'")
         connection.execute(f"INSERT INTO meta VALUES ('schema_version', {version})")
         connection.execute("COMMIT")
+    return found
+
+
+def supported_version(connection: Connection, newest: int = SCHEMA_VERSION) -> int:
+    """Return the version of a database; refuse one that a newer program wrote."""
+    found = stored_version(connection)
+    if found > newest:
+        raise StoreError(
+            f"the database has schema version {found}, this program supports {newest}; use a newer "
+            "ingero-echo"
+        )
     return found
 
 

@@ -140,7 +140,13 @@ class Catalogue:
         return int(self._execute("SELECT (extract(epoch FROM now()) * 1000000)::bigint")[0][0])
 
     def close(self) -> None:
-        """Close the connection, and with it give up all locks."""
+        """Give up all locks, at once where PostgreSQL answers, and close the connection."""
+        if self._connection is not None:
+            with contextlib.suppress(StoreError):
+                self._execute("SELECT pg_advisory_unlock_all()")
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         self._keeps_files = False
         if self._connection is not None:
             self._connection.close()
@@ -166,7 +172,7 @@ class Catalogue:
             cursor = self._connection.execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
-            self.close()
+            self._disconnect()
             raise StoreError(self._explained(error)) from None
 
     def _explained(self, error: "psycopg.Error") -> str:

@@ -20,6 +20,7 @@ from ingero.storage.events.lake.catalogue import Catalogue
 from ingero.storage.events.lake.connection import NAME, attach, close, told
 from ingero.storage.events.lake.identity import writer_identity
 from ingero.storage.events.lake.schema import migrate_lake
+from ingero.storage.events.migrate import supported_version
 from ingero.storage.events.numbering import NUMBER_SHIFT, own_key, stored_from
 from ingero.storage.events.store import (
     DIGEST_AGE_US,
@@ -66,6 +67,7 @@ class LakeStore(EventStore):
             with self._catalogue.alone():
                 self._catalogue.prepare()
                 self._number = self._catalogue.hold_writer(writer_identity(beside))
+                self._catalogue.end_left_over()  # of a process that was killed
                 connection = attach(
                     address,
                     secrets,
@@ -114,6 +116,14 @@ class LakeStore(EventStore):
         """Read again what was committed: an error may have hidden a commit that succeeded."""
         self._catalogue.end_left_over()
         self.read_state()
+
+    def check_works(self) -> None:
+        """Load what is known to be sound and take it back; raise StoreError, see the base.
+
+        A newer Echo may have upgraded the lake meanwhile.
+        """
+        supported_version(self._connection)
+        super().check_works()
 
     def forget_digests(self, now_us: int) -> int:
         """Forget digests here; the owner of upkeep deletes their rows for all writers."""
