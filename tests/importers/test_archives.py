@@ -13,9 +13,11 @@ import pytest
 from tests.support.recorded_jobs import Job, record
 from tests.support.wire_attempts import MEMORY_BYTES, peak_bytes
 
+from ingero.contract.collective import CollectiveRecord
 from ingero.errors import ForeignFile
+from ingero.importers import detect
 from ingero.importers.ask import blame_inputs
-from ingero.importers.collectives_csv import REQUIRED
+from ingero.importers.collectives_csv import REQUIRED, read_csv
 from ingero.importers.detect import SeveralJobs, load
 
 ZEROS = bytes(100 << 20)
@@ -126,3 +128,34 @@ def test_a_broken_file_in_an_archive_is_left_out_and_said(tmp_path: Path) -> Non
     inputs = load([path])
     assert [each.rank for each in blame_inputs(inputs).culprits] == [1]
     assert [text for text in inputs.problems if "bad.json" in text]
+
+
+def test_a_file_with_values_that_nothing_holds_leaves_the_others_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(",".join(REQUIRED) + "\n00,1,AllReduce,0,1,1,2,3\n")
+    (tmp_path / "c.tar").write_bytes(tar(("x.csv", b"comm_hash,", tarfile.REGTYPE, "")))
+
+    def read(path: Path, text: str, problems: list[str]) -> list[CollectiveRecord]:
+        if path.name == "b.csv":
+            return read_csv(path, text, problems)
+        raise OverflowError("int too large")
+
+    monkeypatch.setattr(detect, "read_csv", read)
+    inputs = load([tmp_path])
+    assert [path.name for path, _ in inputs.used] == ["b.csv"]
+    assert inputs.problems == [
+        f"{tmp_path / name}: holds what no recording holds (OverflowError: int too large)"
+        for name in ("a.csv", "c.tar/x.csv")
+    ]
+
+
+def test_a_tar_file_with_an_impossible_size_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("rank0.json")
+    member.pax_headers = {"size": "9" * 20}
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member)
+    (tmp_path / "b.csv").write_text(",".join(REQUIRED) + "\n00,1,AllReduce,0,1,1,2,3\n")
+    (problem,) = load([tmp_path]).problems
+    assert problem.startswith(f"{tmp_path / 'a.tar'}: broken tar (")

@@ -14,6 +14,7 @@ from tests.support.recorded_jobs import Job, record
 
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
 from ingero.importers.ask import blame_inputs
+from ingero.importers.collectives_csv import REQUIRED
 from ingero.importers.detect import Inputs, _read, load
 from ingero.importers.flight_recorder import read_dump
 from ingero.importers.inspector import read_inspector
@@ -179,3 +180,22 @@ def test_any_bytes_after_the_beginning_of_any_kind(head: bytes, rest: bytes) -> 
             blame_inputs(load([path]))
         except IngeroError as error:
             assert "file_0" in str(error)
+
+
+def test_ranks_without_a_common_step_are_answered() -> None:
+    """Five records: a rank that shares no collective with the others (before: an exception)."""
+    lines = [
+        (1, 12, "AllReduce", 5, 120),
+        (2, 13, "AllReduce", 5, 130),
+        (2, 15, "AllReduce", 5, 150),
+        (1, 16, "2147483648", 4, 160),
+        (1, 16, "AllReduce", 5, 160),
+    ]
+    text = ",".join(REQUIRED) + "\n"
+    for comm, seq, op, rank, ms in lines:
+        begin = ms * 1_000_000
+        text += f"{comm:016x},{seq},{op},{rank},8,{begin},{begin + 1000},{begin + 50_000}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.csv")
+        path.write_text(text)
+        assert blame_inputs(load([path])).culprits == ()

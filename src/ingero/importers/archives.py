@@ -54,5 +54,5 @@ def read_members(path: Path, data: bytes) -> Iterator[tuple[Path, bytes]]:
                 content = archive.extractfile(member)
                 if content is not None:
                     yield path / (Path(member.name).name or "unnamed"), content.read()
-    except (tarfile.TarError, ValueError, EOFError) as error:
+    except (tarfile.TarError, ArithmeticError, ValueError, EOFError) as error:
         raise MalformedInput(f"{path}: broken tar ({error})") from error

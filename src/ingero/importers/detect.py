@@ -22,6 +22,8 @@ from ingero.importers.nccl_ring import RING_MAGIC, read_ring_records
 from ingero.importers.steps import read_steps
 
 MAX_MESSAGE = 1000
+# whatever is wrong with one file must leave the others readable
+DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _JOB_FACT = re.compile(rb"^(world_size|tp_size|trial_name):", re.MULTILINE)
 
 
@@ -119,6 +121,9 @@ def load(
         except MemoryError:
             inputs.problems.append(f"{path}: needs more memory than a file of its size should")
             continue
+        except DAMAGED as error:
+            inputs.problems.append(_damaged(path, error))
+            continue
         if kind:
             inputs.used.append((path, kind))
         elif asked_for:
@@ -143,6 +148,10 @@ def _named(path: Path, message: str) -> str:
     """Return a message that names the file; a part of it may be a long text of the file."""
     named = message if str(path) in message else f"{path}: {message}"
     return named if len(named) <= MAX_MESSAGE else f"{named[:MAX_MESSAGE]}…"
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    return _named(path, f"{path}: holds what no recording holds ({type(error).__name__}: {error})")
 
 
 def find_files(paths: Sequence[Path], limit: int) -> list[tuple[Path, bool]]:
@@ -208,6 +217,12 @@ def _archive(path: Path, data: bytes, inputs: Inputs) -> str | None:
             raise
         except IngeroError as error:
             inputs.problems.append(_named(inner, str(error)))
+            continue
+        except RecursionError:
+            inputs.problems.append(f"{inner}: nested too deeply to be a recording")
+            continue
+        except DAMAGED as error:
+            inputs.problems.append(_damaged(inner, error))
             continue
         if kind is not None:
             kinds.append(kind)

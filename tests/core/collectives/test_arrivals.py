@@ -53,6 +53,14 @@ def test_a_collective_without_all_members_has_no_arrivals() -> None:
     assert np.isnan(measure_arrivals(part, match_collectives(part)).advance_s).all()
 
 
+def test_members_that_name_different_numbers_of_ranks_are_not_compared() -> None:
+    columns = all_reduces([[1.0, 3.0], [1.0, 4.0]], [0.0, 0.0])
+    columns.nranks[1] = 1_048_575
+    found = measure_arrivals(columns, match_collectives(columns))
+    assert found.advance_s[2:] * 1e3 == pytest.approx([0, 3])
+    assert np.isnan(found.advance_s[:2]).all()
+
+
 def test_one_delay_is_charged_once_or_summed() -> None:
     advance = np.array([0.003, 0.002, 0.001, np.nan, 0.004])
     low, high = charge_steps(advance, np.array([1, 1, 0, 1, 1]), np.array([0, 0, 0, 0, -1]), (2, 1))

@@ -78,7 +78,10 @@ def _by_width(
     pairwise = columns.has_op(POINT_TO_POINT_OPS)
     wanted = np.where(pairwise, 2, _recorded_members(columns))
     present = np.bincount(groups[usable], minlength=size)
-    rows = np.flatnonzero(usable & (present[groups] == wanted) & (wanted > 1))
+    fits = usable & (present[groups] == wanted) & (wanted > 1)
+    # members may name different numbers of ranks: then nobody knows whether the group is complete
+    agreed = np.bincount(groups[fits], minlength=size) == present
+    rows = np.flatnonzero(fits & agreed[groups])
     rows = rows[np.argsort(groups[rows], kind="stable")]
     width = present[groups[rows]]
     return [rows[width == each].reshape(-1, each) for each in np.unique(width).tolist()]

@@ -47,6 +47,8 @@ def _longest_chain(calls: StepCalls, follows: Floats, worker: int) -> Floats:
     """Return the own time of each step, NaN where a call is missing."""
     gaps = measure_gaps(calls, follows, worker)
     met = FLAG + 1 + np.flatnonzero(calls.slot[worker, FLAG + 1 :] >= 0)
+    if not len(met):
+        return np.full(len(gaps), np.nan)
     until = np.zeros_like(gaps)
     if calls.slot[worker, FLAG] >= 0:
         until[:, FLAG] = np.nan_to_num(gaps[:, FLAG])
