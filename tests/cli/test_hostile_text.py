@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,16 @@ def test_a_formula_in_a_database_is_a_text_in_csv(
         run(["query", "-d", str(path), f'SELECT "{FORMULA}" AS f, -1 AS n', "--format", "csv"]) == 0
     )
     assert capsys.readouterr().out == f"f,n\n'{FORMULA},-1\n"
+
+
+@pytest.mark.parametrize("command", [["status"], ["rates", "show"], ["run", "--"]], ids=str)
+def test_names_of_files_in_a_command_line_do_not_control_the_terminal(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell puts the names of files there, which somebody else may have made."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    own = "\x1b[H\x1b[2J\x1b[31mred\r\x1b[Kforged"  # what commands of ours send themselves
+    assert run([*command, own])
+    out, err = capsys.readouterr()
+    assert "red" in err
+    assert _is_safe(out + err)

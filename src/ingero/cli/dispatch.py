@@ -115,6 +115,8 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
         print(file=sys.stderr)  # the terminal has printed ^C on this line
         return 130
     except click.ClickException as error:
+        # A part of the text may be the name of a file that somebody else made.
+        error.message = "\n".join(map(printable, error.message.split("\n")))
         error.show()
         return error.exit_code
     except IngeroError as error:

@@ -83,12 +83,25 @@ def render(families: Iterable[Family]) -> bytes:
 
 
 def render_labels(pairs: Labels) -> str:
-    """Return `{a="1",b="2"}`, or an empty string without labels."""
+    """Return `{a="1",b="2"}`, or an empty string without labels.
+
+    Characters that a terminal would act upon or hide become visible escapes.
+    """
     return (
-        "{" + ",".join([f'{key}="{value.translate(_ESCAPES)}"' for key, value in pairs]) + "}"
+        "{" + ",".join([f'{key}="{_render_text(value)}"' for key, value in pairs]) + "}"
         if pairs
         else ""
     )
+
+
+def _render_text(value: str) -> str:
+    if not value.isprintable():
+        value = "".join(c if c.isprintable() or c == "\n" else _visible(c) for c in value)
+    return value.translate(_ESCAPES)
+
+
+def _visible(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def render_value(value: float) -> str:

@@ -13,6 +13,7 @@ import click
 
 import ingero.agent.nccl
 from ingero.children.job import become, run_job
+from ingero.cli.show.table import printable
 from ingero.contract.names import RING_FOLDER, RING_FOLDER_VARIABLE
 from ingero.errors import Unavailable
 from ingero.files import copy_file
@@ -167,7 +168,7 @@ def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: 
 
 
 def _not_started(name: str, error: OSError) -> int:
-    click.echo(f"ingero run: {name}: {error.strerror}", err=True)
+    click.echo(f"ingero run: {printable(name)}: {error.strerror}", err=True)
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
