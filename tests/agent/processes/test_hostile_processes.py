@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from ingero.agent.processes.discover import (
     MappedLibrary,
     find_libraries,
     mapped_libraries,
+    returns_are_safe,
     user_of,
 )
 from ingero.agent.processes.flight_recorder import (
@@ -28,6 +30,7 @@ from ingero.agent.processes.flight_recorder import (
 )
 from ingero.agent.processes.info import ProcessInfo, parse_environ, pod_of, read_process
 from ingero.agent.processes.maps import find_regions, openable, parse_regions
+from ingero.agent.processes.namespaces import find_ancestor
 from ingero.agent.stacks.line_tables import line_of, line_of_310
 from ingero.agent.stacks.symbols import Symbolizer
 from ingero.errors import ForeignFile
@@ -211,3 +214,26 @@ def test_a_pod_is_named_by_its_process(tmp_path: Path, environ: dict[str, str], 
     (tmp_path / "7" / "environ").write_bytes(block)
     assert pod_of(7, tmp_path) == pod
     assert pod_of(8, tmp_path) == ""
+
+
+def test_a_name_forges_no_line_of_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+import pathlib, sys
+for name in sys.stdin:
+    pathlib.Path("/proc/self/comm").write_text(eval(name), newline="")
+    print(flush=True)
+"""
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release="6.12.0"))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for name in ("\rNSpid:\t77", "\rSeccomp:\t2"):
+            process.stdin.write(f"{name!r}\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            assert find_ancestor(process.pid, 77) is None
+            assert find_ancestor(process.pid, process.pid) == process.pid
+            assert returns_are_safe(process.pid)
+        process.kill()

@@ -19,7 +19,7 @@ _LIBRARIES: Final = re.compile(
     r"|(?P<torch>libtorch_cuda\.so))[^/]*$"
 )
 MAX_LIBRARIES: Final = 16  # files per process: each is read and probed
-_SECCOMP_FILTER: Final = re.compile(r"^Seccomp:\s*2$", re.MULTILINE)
+_SECCOMP_FILTER: Final = re.compile(rb"^Seccomp:\s*2$", re.MULTILINE)
 _REAL_UID: Final = re.compile(rb"^Uid:\s*(\d+)", re.MULTILINE)
 _RETURN_BY_SYSCALL: Final = re.compile(r"6\.1[123](\D|$)")
 # fields of /proc/PID/stat, counted after the closing parenthesis of the name
@@ -140,7 +140,8 @@ def returns_are_safe(pid: int) -> bool:
     if not _RETURN_BY_SYSCALL.match(os.uname().release):
         return True
     try:
-        with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 - a kernel file
+        # as bytes: in text, a carriage return in the name of the process would begin a line
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - a kernel file
             return not _SECCOMP_FILTER.search(file.read())
     except OSError:
         return True

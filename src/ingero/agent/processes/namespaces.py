@@ -6,7 +6,7 @@ from typing import Final
 
 from ingero.agent.processes.discover import parent_of
 
-_NUMBERS: Final = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
+_NUMBERS: Final = re.compile(rb"^NSpid:.*?(\d+)$", re.MULTILINE)
 _GENERATIONS: Final = 8
 
 
@@ -39,7 +39,8 @@ def _namespace(pid: int | str) -> int | None:
 
 def _inner_pid(pid: int) -> int | None:
     try:
-        with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 - a kernel file
+        # as bytes: in text, a carriage return in the name of the process would begin a line
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - a kernel file
             found = _NUMBERS.search(file.read())
     except OSError:
         return None
