@@ -3,6 +3,7 @@
 import copy
 import errno
 import importlib
+import io
 import os
 import sys
 
@@ -116,8 +117,9 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
         return 130
     except click.ClickException as error:
         # A part of the text may be the name of a file that somebody else made.
-        error.message = "\n".join(map(printable, error.message.split("\n")))
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        print(*map(printable, text.getvalue().rstrip("\n").split("\n")), sep="\n", file=sys.stderr)
         return error.exit_code
     except IngeroError as error:
         # A part of the text may come from a peer.
