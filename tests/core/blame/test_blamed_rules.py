@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.core.blame.test_table_rules import blamed, lateness, spell
+from tests.support.other_shapes import context_ring
+from tests.support.simulated_job import Noise, simulate
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame import records
@@ -17,6 +19,7 @@ from ingero.core.blame.recorded.blamed import (
     _latest,
     _meets_all,
     _stands_out,
+    _swaps,
     _unless_launching,
     _waits_everywhere,
 )
@@ -243,3 +246,12 @@ def test_a_rank_that_comes_early_to_all_its_groups_costs_nothing(
     assert _waits_everywhere(job, spell(0, 100, stalls=stalls)) == waits
     job.places = None
     assert not _waits_everywhere(job, spell(0, 100))
+
+
+def test_a_worker_of_a_ring_swaps_and_one_that_only_sends_does_not() -> None:
+    shape, noise = context_ring(4, 2, 2, ahead=False), Noise(one_kernel=True)
+    both = simulate(shape, 8, noise=noise).columns
+    for columns, is_swap in ((both, True), (both.take(~both.has_op({"Recv"})), False)):
+        measured = SimpleNamespace(ranks=tuple(range(8)))
+        job: Any = SimpleNamespace(collectives=columns, measured=measured)
+        assert _swaps(job, spell(0, 4, 3)) is is_swap

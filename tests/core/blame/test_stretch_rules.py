@@ -258,6 +258,7 @@ def test_a_stall_is_far_above_the_level_of_its_worker_and_slower_than_peers() ->
     [
         pytest.param(0.117, 6, True, id="less than four sigmas of the pieces"),
         pytest.param(0.119, 6, False, id="more"),
+        pytest.param(0.0, 5, True, id="enough pieces to tell"),
         pytest.param(0.0, 4, False, id="too few pieces to tell"),
     ],
 )

@@ -10,6 +10,7 @@ from ingero.core.verdict.decision import (
     _find_stalls,
     _is_calm_for_long,
     _keeps_peers_waiting,
+    _own_growth,
     _raise,
     _surely,
     decide,
@@ -144,3 +145,13 @@ def test_a_stage_of_a_pipeline_must_be_slow_beyond_its_error() -> None:
     assert _surely(registry, effect).tolist() == effect.tolist()
     registry.cohorts.is_small[: registry.cohorts.size] = True
     assert (_surely(registry, effect) < 0.08).all()
+
+
+@pytest.mark.parametrize(("before", "is_known"), [(4, False), (5, True)])
+def test_own_time_of_before_is_known_by_five_samples(before: int, is_known: bool) -> None:
+    registry = world()
+    rows, slow = registry.rows, 10
+    registry.cohorts.step_samples[1], rows.rose_at[0] = 100, 100 - slow
+    registry.cohorts.step_level[1] = 0.0
+    rows.latest[0], rows.samples[0] = 0.2, slow + before
+    assert np.isfinite(_own_growth(registry, 0)) == is_known

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ingero.core.verdict.job_steps import (
     CalmSteps,
+    _clipped,
     close_steps,
     find_calm,
     follow_steps,
@@ -352,3 +353,9 @@ def test_the_price_of_a_job_is_that_of_its_present_members() -> None:
     found.rows.last_seen_s[found.put(other, 0.0)] = 1000.0
     assert job_usd(found.rows, 0, VerdictPolicy()) == pytest.approx(6.0)
     assert found.rows.state[0] == HEALTHY
+
+
+def test_values_count_as_at_most_four_spreads_away_from_their_middle() -> None:
+    values = np.array([9.0, 9.5, 10.0, 10.5, 11.0, 90.0, -70.0])
+    spread = 1.4826 * 1.0  # the median of 0, 0.5, 0.5, 1, 1, 80 and 80
+    assert _clipped(values) == pytest.approx([-1.0, -0.5, 0.0, 0.5, 1.0, 4 * spread, -4 * spread])

@@ -407,28 +407,38 @@ def test_verdicts_about_engines_name_the_engine(echo: RunningEcho) -> None:
 
 def test_one_absurd_value_spoils_no_answer(echo: RunningEcho) -> None:
     """A duration of 1e300 ms, 2^31-1 ranks or an infinite total used to end seven questions."""
-    usual = {names.NCCL_OP: "AllReduce", names.NCCL_COMM: "ab", names.NCCL_RANK: 0}
-    ranks = {names.NCCL_NRANKS: 2**31 - 1, names.NCCL_SEQ: 1}
-    times = [{names.NCCL_GPU_DURATION_NS: ns} for ns in (-(2**63), 2**63 - 1)]
     odd = (1e300, -1e300, math.inf, math.nan, 1e308, 1e308)
-    points = [
-        *(gauge(names.COLLECTIVE_DURATION_MS, [value], {**usual, **ranks}) for value in odd),
-        *(gauge(names.COLLECTIVE_DURATION_MS, [1.0], {**usual, **ranks, **ns}) for ns in times),
-        *(gauge(names.COLLECTIVE_LATENESS_MS, [value], {**usual, **ranks}) for value in odd),
+    given = [
+        {names.NCCL_NRANKS: 2**31 - 1},
+        *({names.NCCL_GPU_DURATION_NS: ns} for ns in (-(2**63), 2**63 - 1)),
+        *({names.COLLECTIVE_DURATION_MS: ms} for ms in odd),
+        *({names.COLLECTIVE_LATENESS_MS: ms} for ms in odd),
     ]
+    usual = {names.NCCL_OP: "AllReduce", names.NCCL_COMM: "ab", names.NCCL_NRANKS: 2}
+    usual |= {names.COLLECTIVE_DURATION_MS: 1.0, names.COLLECTIVE_LATENESS_MS: 1.0}
+    points = []
+    for number, absurd in enumerate(given):  # one value of one of two ranks in each collective
+        for rank in (0, 1):
+            place = {names.NCCL_SEQ: number, names.NCCL_RANK: rank, names.NCCL_GPU_DURATION_NS: 99}
+            sent = usual | place | (absurd if rank else {})
+            timed = [(n, sent.pop(n)) for n in list(sent) if n.startswith("nccl.collective.")]
+            points += [gauge(name, [value], sent) for name, value in timed]
     counted = [
         otlp.Metric(
             name=name,
             sum=otlp.Sum(
                 data_points=tuple(
                     otlp.NumberPoint(time_unix_nano=START_NS + i * SECOND, as_double=value)
-                    for i, value in enumerate((1.0, *odd, 9e18, 1.0, 9e18, 0.0, 9e18))
+                    for i, value in enumerate((1.0, *odd, *later))
                 ),
                 aggregation_temporality=2,
                 is_monotonic=True,
             ),
         )
-        for name in ("gpu.memcpy.bytes_total", names.KERNEL_LAUNCH_TOTAL)
+        for name, later in (
+            ("gpu.memcpy.bytes_total", (9e18, 1.0, 9e18, 0.0, 9e18)),
+            (names.KERNEL_LAUNCH_TOTAL, (5.0, 7.0)),
+        )
     ]
     assert echo.send(metrics("absurd", "n", [*points, *counted])).status == 200
     assert echo.send(score("absurd", "n", odd)).status == 200
@@ -436,4 +446,7 @@ def test_one_absurd_value_spoils_no_answer(echo: RunningEcho) -> None:
         if tool.name != "fleet.cluster.run_analysis":
             reply = echo.ask(tool.name, cluster_id="absurd")
             assert reply.status == 200, (tool.name, reply.body)
+    assert echo.answer("kernel_launch_summary", cluster_id="absurd")["total"] == 6
+    copies = echo.answer("memcpy_bandwidth_summary", cluster_id="absurd")["copies"]
+    assert [each["bytes"] for each in copies] == [2**63 - 1]
     assert echo.sql("SELECT max(lateness_ms) FROM collective_lateness").status == 200

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.support.verdict_tables import POLICY, RANKS, calm_world
+from tests.support.verdict_tables import NOW_S, POLICY, RANKS, calm_world
 
+from ingero.core.verdict.episodes import Episodes
 from ingero.core.verdict.events.carried import find_carried
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.table import RECENT
@@ -65,3 +66,14 @@ def test_where_steps_are_not_known_the_advance_alone_decides() -> None:
     assert carried(registry, [0.5, 0.3]) == [1]
     registry.cohorts.step_samples[:] = 0
     assert carried(registry, [0.5, 0.3]) == [1]
+
+
+def test_who_is_carried_is_not_suspected() -> None:
+    registry = job([0.08, 0.0])
+    rows = registry.rows
+    rows.recent_excess[:2] = [[0.5], [0.3]]
+    rows.cusum[:2] = 20.0
+    reporting = np.full(registry.cohorts.size, float(RANKS))
+    said = Episodes(registry, POLICY).advance(EVERYBODY, reporting, NOW_S)
+    assert [verdict.rank for verdict in said] == [1]
+    assert rows.cusum[:2].tolist() == [20.0, 0.0]
