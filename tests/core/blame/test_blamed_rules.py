@@ -1,5 +1,6 @@
 """Who is blamed among several suspects: those beside a slow stage and victims are not."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ from ingero.core.blame.recorded.blamed import (
     _waits_everywhere,
 )
 from ingero.core.blame.recorded.lateness import _carried_in_groups
-from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, block_error
+from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, Loss, block_error
 from ingero.core.blame.recorded.spells import _core
 from ingero.core.blame.records import _unless_others_wait
 
@@ -198,6 +199,7 @@ def test_a_gpu_that_alone_is_behind_costs_at_most_what_all_ranks_add(
         (one,) = blaming._by_queue(job, 1.0)
         assert (one.cause, one.charge_s) == (CauseClass.COMPUTE, pytest.approx(charge_s))
         assert (one.host_s, one.gpu_s, one.loss.calm_s) == (0.01, 0.02, None)
+        assert one.is_by_queue
         assert one.loss.lost_s == pytest.approx(charge_s)
     monkeypatch.setattr(blaming, "find_gpu_bound", lambda *_: None)
     assert blaming._by_queue(job, 1.0) == []
@@ -255,3 +257,92 @@ def test_a_worker_of_a_ring_swaps_and_one_that_only_sends_does_not() -> None:
         measured = SimpleNamespace(ranks=tuple(range(8)))
         job: Any = SimpleNamespace(collectives=columns, measured=measured)
         assert _swaps(job, spell(0, 4, 3)) is is_swap
+
+
+def test_only_who_costs_a_share_of_the_step_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take 0.1 s: alone 1.5 % of that are enough, and 3 % if several are late together."""
+    monkeypatch.setattr(blaming, "_class_of", lambda *_: (CauseClass.HOST, 0.01, 0.02))
+    monkeypatch.setattr(blaming, "_stands_out", lambda *_: True)
+    monkeypatch.setattr(blaming, "_usual_charge", lambda *_: 0.0)
+    monkeypatch.setattr(blaming, "_by_queue", lambda *_: [])
+    job: Any = SimpleNamespace(
+        lateness=lateness([[[0.0]]] * 2),
+        measured=SimpleNamespace(workers=SimpleNamespace(period_s=np.full(10, 0.1))),
+        spells=[spell(0, 10), spell(0, 10, 1)],
+    )
+    for alone, joint, charges in (
+        (0.0016, 0.0016, [0.0016, 0.0016]),
+        (0.0014, 0.0029, []),
+        (0.0014, 0.0031, [0.0031, 0.0031]),
+    ):
+        by_count = {1: np.array([alone]), 2: np.array([joint])}
+        monkeypatch.setattr(
+            blaming, "charge_of", lambda _, __, named, ___, known=by_count: known[len(named)]
+        )
+        assert [each.charge_s for each in blaming._by_lateness(job)] == charges
+
+
+@pytest.mark.parametrize(
+    ("cause", "group", "stalls", "lost_s"),
+    [
+        pytest.param(CauseClass.HOST, None, (), 0.2, id="a late host where all meet"),
+        pytest.param(CauseClass.COMPUTE, None, (), 0.3, id="a GPU is waited for again and again"),
+        pytest.param(CauseClass.HOST, (), (), 0.3, id="groups wait for each other"),
+        pytest.param(CauseClass.HOST, None, (1, 5), 0.3, id="what a stall adds waits in queues"),
+    ],
+)
+def test_a_late_host_adds_no_more_than_it_is_late_where_all_meet(
+    monkeypatch: pytest.MonkeyPatch,
+    cause: CauseClass,
+    group: tuple[int, ...] | None,
+    stalls: tuple[int, ...],
+    lost_s: float,
+) -> None:
+    monkeypatch.setattr(blaming, "most_added", lambda *_: 0.3)
+    late = SimpleNamespace(group=group)
+    job: Any = SimpleNamespace(exact_ends=True, lateness=late, collectives=(), measured=())
+    one = replace(blamed(0, 10, 0.2), cause=cause, spell=spell(0, 10, stalls=stalls))
+    bound = Loss(1.0, None, 0.9, None)
+    assert blaming._at_most(job, one, [one], bound).lost_s == lost_s
+    beside, apart = replace(one, spell=spell(0, 8, 1, stalls=stalls)), blamed(10, 20, 0.2, 2)
+    assert blaming._at_most(job, one, [one, beside, apart], bound).lost_s == lost_s / 2
+    short = replace(bound, slow_s=0.1)
+    assert blaming._at_most(job, one, [one], short).lost_s == 0.1, "a step is no shorter than that"
+    by_queue = replace(one, is_by_queue=True)
+    assert blaming._at_most(job, by_queue, [by_queue], bound) is bound
+    job.exact_ends = False
+    assert blaming._at_most(job, one, [one], bound) is bound
+    job.exact_ends = True
+    monkeypatch.setattr(blaming, "most_added", lambda *_: None)
+    assert blaming._at_most(job, one, [one], bound) is bound, "it cannot be replayed"
+
+
+@pytest.mark.parametrize(
+    ("late", "is_costly", "usual_s", "is_found"),
+    [
+        pytest.param(None, True, 0.05, True, id="costly by own time"),
+        pytest.param(None, False, 0.05, False, id="own time could not cost as much"),
+        pytest.param((), False, 0.05, True, id="lateness found it"),
+        pytest.param(None, True, 0.07, False, id="others add a third as much"),
+    ],
+)
+def test_who_is_waited_for_adds_far_more_than_others_of_its_role(
+    monkeypatch: pytest.MonkeyPatch, late: Any, is_costly: bool, usual_s: float, is_found: bool
+) -> None:
+    """The suspect adds 0.2 s of a step of 1 s, two peers what is usual; rank 4 has no peer."""
+    monkeypatch.setattr(blaming, "_is_costly", lambda *_: is_costly)
+    monkeypatch.setattr(blaming, "_class_of", lambda *_: (CauseClass.HOST, 0.01, 0.02))
+    added = {0: 0.2, 1: usual_s / 2, 2: 3 * usual_s / 2, 3: 0.2, 4: 0.2}
+    monkeypatch.setattr(blaming, "_added_alone", lambda _, __, worker, ___: added[worker])
+    workers = SimpleNamespace(cohort=np.array([0, 0, 0, 0, 1]))
+    job: Any = SimpleNamespace(
+        exact_ends=True, lateness=late, step_s=1.0, measured=SimpleNamespace(workers=workers),
+        spells=[spell(0, 10), spell(0, 10, 3)],
+    )  # fmt: skip
+    found = blaming._by_dependence(job)
+    assert [each.worker for each in found] == ([0, 3] if is_found else [])
+    assert all(each.loss == Loss(1.0, None, 0.2, None) for each in found)
+    job.spells = [spell(0, 10, 4)]
+    assert bool(blaming._by_dependence(job)) == (late is not None or is_costly), "it has no peers"
+    job.exact_ends = False
+    assert blaming._by_dependence(job) == []

@@ -9,9 +9,10 @@ from tests.support.shared_job import shared_job
 from tests.support.simulated_job import simulate
 
 from ingero.core.blame.record_steps import measure_steps
-from ingero.core.blame.recorded.grid import RecordGrid, build_grid
-from ingero.core.collectives.columns import Collectives
+from ingero.core.blame.recorded.grid import RecordGrid, _from_flags, build_grid
+from ingero.core.collectives.columns import Collectives, concat
 from ingero.core.collectives.matching import match_collectives
+from ingero.core.collectives.step_pattern import LIGHT_BYTES, find_pattern
 
 RANKS = (0, 1, 2)
 
@@ -106,3 +107,26 @@ def test_steps_begin_where_all_ranks_exchange_flags() -> None:
         is_flag = columns.size_bytes[mine] == 8
         assert is_flag.sum() == 5
         assert (measured.row_place[mine[1:][is_flag[:-1]]] == 0).all()
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_steps_begin_with_the_call_behind_the_flags(before: int) -> None:
+    """Every third step has a flag before one of its three calls."""
+    both, eight = job(24), job(8)
+    calls, flags = both.take(both.who == 0), eight.take(eight.who == 0)
+    pattern = find_pattern(calls)
+    assert pattern is not None
+    at = calls.start_ns[before::9] - 1000
+    assert len(at) == 8
+    flag = replace(
+        flags.take(flags.seq % 3 == 0), start_ns=at, end_ns=at + 10, gpu_duration_ns=np.full(8, 10),
+        size_bytes=np.full(8, LIGHT_BYTES),
+    )  # fmt: skip
+    columns = concat([calls, flag])
+    found = _from_flags(columns, pattern)
+    places = pattern.places
+    assert found.places == places[before:] + places[:before]
+    assert len(found.needed) == 3
+    assert found.places[found.anchor] == places[pattern.anchor]
+    few = concat([calls, flag.take(np.arange(3))])
+    assert _from_flags(few, pattern) is pattern, "three flags may be by chance"

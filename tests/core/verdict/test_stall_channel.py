@@ -68,6 +68,8 @@ def test_less_shows_who_stalls_where_the_step_of_the_job_is_too_long(
         (1.8, 0.8, 0.7, 0),  # 0.37
         (1.8, 1.0, 1.1, 0),  # the other one took more
         (1.25, 1.0, 0.9, 0),  # the last steps differed by as much
+        (1.43, 1.0, 0.9, 0),  # by 0.15, and three times that is 0.44
+        (1.46, 1.0, 0.9, 1),
         (np.nan, 1.0, 0.9, 0),
     ],
 )
