@@ -12,8 +12,11 @@ import pytest
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.errors import AuthError, Unavailable
+from ingero.transport import uds
 from ingero.transport.local import listener
-from ingero.transport.uds import MAX_QUEUED_LINES, LineServer
+from ingero.transport.uds import MAX_CONSUMERS, MAX_QUEUED_LINES, LineServer
+
+ANOTHER = 54321
 
 
 @asynccontextmanager
@@ -95,6 +98,45 @@ async def test_a_stuck_reader_is_disconnected(tmp_path: Path) -> None:
             server.send(b"x" * 200_000 + b"\n")
         await until_async(lambda: server.consumers == 0)
         assert server.dropped["write_error"] == 1
+
+
+async def test_readers_that_left_before_a_line_was_sent_keep_nobody_out(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s.sock") as server:
+        for place in range(MAX_CONSUMERS):
+            await connect(server, place + 1)
+        while READERS:
+            writer = READERS.pop()
+            writer.close()
+            await writer.wait_closed()
+        server.snapshot = lambda: [b"state\n"]
+        reader = await connect(server)
+        assert await reader.readline() == b"state\n"
+        assert (server.refused, server.consumers) == (0, 1)
+
+
+async def test_a_reader_that_only_stopped_writing_stays(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s.sock") as server:
+        reader = await connect(server)
+        READERS[-1].write_eof()
+        await connect(server, 2)
+        server.send(b"one\n")
+        assert await reader.readline() == b"one\n"
+
+
+async def test_a_user_with_all_places_makes_room_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path / "s.sock") as server:
+        readers = [await connect(server, place + 1) for place in range(MAX_CONSUMERS)]
+        monkeypatch.setattr(uds, "peer_credentials", lambda _: (1, ANOTHER, os.getgid()))
+        server.gid, server.snapshot = os.getgid(), lambda: [b"state\n"]
+        another = await connect(server)
+        assert await another.readline() == b"state\n"
+        assert (server.refused, server.consumers) == (1, MAX_CONSUMERS)
+        assert await readers[0].read() == b""
+        server.send(b"one\n")
+        for reader in (another, readers[-1]):
+            assert await reader.readline() == b"one\n"
 
 
 async def test_permissions_are_owner_only_and_the_socket_is_removed(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import socket
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ingero.core.crowd import place_for
 from ingero.transport.local.listener import open_listener, peer_credentials, peer_groups
 
 log = logging.getLogger(__name__)
@@ -20,7 +22,7 @@ STUCK_AFTER_S = 10.0  # a reader that reads nothing for this long is disconnecte
 
 
 class LineServer:
-    """Broadcasts lines, and counts lines sent and dropped (by reason) and readers refused."""
+    """Broadcasts lines; counts lines sent and dropped (by reason), and readers without a place."""
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class LineServer:
         self.dropped: Counter[str] = Counter()
         self.refused = 0
         self.snapshot = snapshot  # the lines that a new reader gets first
-        self._consumers: set[_Consumer] = set()
+        self._consumers: dict[_Consumer, int] = {}  # with their users, oldest first
         self._serving: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._identity: tuple[int, int] | None = None
@@ -77,7 +79,8 @@ class LineServer:
         self.sent += 1
 
     async def _serve(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._is_allowed(writer.get_extra_info("socket")):
+        uid = self._allowed_user(writer.get_extra_info("socket"))
+        if uid is None or not self._make_place(uid):
             self.refused += 1
             writer.close()
             return
@@ -87,25 +90,41 @@ class LineServer:
         consumer = _Consumer(writer, self._stuck_after_s)
         for line in self.snapshot():
             consumer.put(line)
-        self._consumers.add(consumer)
+        self._consumers[consumer] = uid
         try:
             await consumer.run()
         except (ConnectionError, TimeoutError):
             self.dropped["write_error"] += 1
         finally:
-            self._consumers.discard(consumer)
+            self._consumers.pop(consumer, None)
             self._serving.discard(task)
             writer.transport.abort()
 
-    def _is_allowed(self, peer: socket.socket) -> bool:
-        """Allow this user, root, and members of the group that the socket was opened for."""
-        if len(self._consumers) >= MAX_CONSUMERS:
-            return False
+    def _allowed_user(self, peer: socket.socket) -> int | None:
+        """Return a peer that is this user, root, or in the group of the socket; None for others."""
         try:
             _, uid, gid = peer_credentials(peer)
         except (OSError, struct.error):
+            return None
+        is_ours = uid in (0, os.geteuid())
+        is_of_group = self.gid >= 0 and self.gid in {gid, *peer_groups(peer)}
+        return uid if is_ours or is_of_group else None
+
+    def _make_place(self, uid: int) -> bool:
+        """Return whether a user may have one more reader; one of a user with more may go for it."""
+        for consumer in [each for each in self._consumers if each.has_left()]:
+            self._remove(consumer)
+        place = place_for(uid, list(self._consumers.values()), MAX_CONSUMERS)
+        if place is None:
             return False
-        return uid in (0, os.geteuid()) or (self.gid >= 0 and self.gid in {gid, *peer_groups(peer)})
+        if place < len(self._consumers):
+            self.refused += 1
+            self._remove(list(self._consumers)[place])
+        return True
+
+    def _remove(self, consumer: "_Consumer") -> None:
+        del self._consumers[consumer]
+        consumer.disconnect()
 
 
 class _Consumer:
@@ -141,6 +160,22 @@ class _Consumer:
             self._idle.set()
             if self._is_closing:
                 return
+
+    def has_left(self) -> bool:
+        """Return whether the reader closed its end; without lines, no write would tell."""
+        transport = self._writer.transport
+        if transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), 0)  # POLLHUP is always told
+        return bool(poll.poll(0))
+
+    def disconnect(self) -> None:
+        """Stop at once."""
+        self._queue.clear()
+        self._is_closing = True
+        self._wake.set()
+        self._writer.transport.abort()
 
     async def drain(self) -> None:
         """Stop once the queue is written, or after a second."""

@@ -1,10 +1,10 @@
 """What one user of the machine may send to the annotation socket: connections, lines and bytes."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from ingero.agent.processes.budget import UserBudget
+from ingero.core import crowd
 
 MAX_CONNECTIONS: Final = 256
 MAX_USER_CONNECTIONS: Final = 64
@@ -45,13 +45,8 @@ def place_for(uid: int, open_uids: Sequence[int]) -> int | None:
     """Decide about a new connection of a user, given the users of the open ones, oldest first.
 
     Returns the index of the connection that must be closed for it, `len(open_uids)` if none must,
-    and None if the new one is refused. Where all places are taken, the user with the most
-    connections loses the oldest one to a user with clearly fewer.
+    and None if the new one is refused.
     """
-    counts = Counter(open_uids)
-    if counts[uid] >= MAX_USER_CONNECTIONS:
+    if open_uids.count(uid) >= MAX_USER_CONNECTIONS:
         return None
-    if len(open_uids) < MAX_CONNECTIONS:
-        return len(open_uids)
-    largest, most = counts.most_common(1)[0]
-    return open_uids.index(largest) if counts[uid] + 1 < most else None
+    return crowd.place_for(uid, open_uids, MAX_CONNECTIONS)
