@@ -287,3 +287,30 @@ def test_ranks_that_disagree_where_a_step_begins_name_each_collective_alike() ->
     both = one.keys() & other.keys()
     assert len(both) > 100
     assert {row: one[row] for row in both} == {row: other[row] for row in both}
+
+
+@pytest.mark.parametrize("every", [1, 20])
+def test_gradient_buckets_of_one_size_in_bursts_are_one_step_on_all_ranks(every: int) -> None:
+    """Flags of some steps have sequence numbers, too; one host stops in the middle of a burst."""
+    calm = with_flags(job(120, 100.0, sizes=(1 << 24,) * 3), every)
+    is_bucket = calm.size_bytes == 1 << 24
+    stops = is_bucket & (np.cumsum(is_bucket) % 30 == 2)
+    late = replace(calm, end_ns=calm.end_ns + np.where(stops, 60 * MS, 0))
+    one, other = (fed(each, [50] * 6) for each in (calm, late.take(np.arange(7, len(late)))))
+    assert len(set(joined(one, "step")) & set(joined(other, "step"))) >= 100
+    spans = np.array(joined(one, "span_s"))
+    assert set(spans[np.isfinite(spans)]) == {0.1032}
+
+
+def test_bursts_of_unequal_length_are_no_steps() -> None:
+    rows = [job(1, 100.0, sizes=(1 << 24,) * int(n)) for n in 2 + np.arange(60) % 5]
+    ends, starts, at = [], [], 0
+    for each in rows:
+        starts.append(each.start_ns + at)
+        ends.append(each.end_ns + at)
+        at = int(ends[-1].max()) - START
+    bursts = replace(
+        concat(rows), start_ns=np.concatenate(starts), end_ns=np.concatenate(ends),
+        seq=np.arange(sum(map(len, rows))),
+    )  # fmt: skip
+    assert not any(len(each) for each in fed(bursts, [48] * 4))

@@ -44,7 +44,8 @@ class StepPattern:
     """The calls of a step in order; `places` has the kind and its how-manieth call in the step.
 
     `anchor` is a place with a kind that comes once, or the one that the kinds of `after` follow.
-    `needed` tells which places every whole step has; light calls may be missing.
+    Where all calls are alike, it is the first one after a pause. `needed` tells which places every
+    whole step has; light calls may be missing.
     """
 
     detail: Detail
@@ -53,6 +54,7 @@ class StepPattern:
     anchor: int
     fit: float  # share of the turns that held the pattern where it was found
     after: tuple[Kind, ...] = ()
+    pause_ns: int = 0  # 0 where kinds tell the anchor
 
     def __len__(self) -> int:
         return len(self.places)
@@ -103,7 +105,7 @@ def cut_steps(columns: Collectives, pattern: StepPattern) -> StepCut:
     step = np.full(len(columns), -1, np.int64)
     place = np.full(len(columns), -1, np.int64)
     code, rows = code[kept], order[kept]
-    anchors = _find_anchors(pattern, code, kinds)
+    anchors = _find_anchors(pattern, code, kinds, columns.end_ns[rows])
     turn = np.searchsorted(anchors, np.arange(len(code)), side="right") - 1
     nth = _occurrence(code, turn, usual)
     fits = (nth >= 0) & (nth < usual[code])
@@ -123,9 +125,12 @@ def cut_steps(columns: Collectives, pattern: StepPattern) -> StepCut:
     return StepCut(step, place, columns.comm[named], columns.seq[named], whole)
 
 
-def _find_anchors(pattern: StepPattern, code: Ints, kinds: list[Kind]) -> Rows:
+def _find_anchors(pattern: StepPattern, code: Ints, kinds: list[Kind], ends: Ints) -> Rows:
     """Return which calls are anchors: those of its kind that the right calls follow."""
     first = kinds.index(pattern.places[pattern.anchor][0])
+    if pattern.pause_ns:
+        calls = np.flatnonzero(code == first)
+        return calls[_find_begins(ends[calls], len(pattern), pattern.pause_ns)]
     if not pattern.after:
         return np.flatnonzero(code == first)
     needed = {
@@ -139,6 +144,21 @@ def _find_anchors(pattern: StepPattern, code: Ints, kinds: list[Kind]) -> Rows:
         return np.empty(0, np.intp)
     windows = np.lib.stride_tricks.sliding_window_view(code[heavy], len(wanted))
     return heavy[np.flatnonzero((windows == wanted).all(axis=1))]
+
+
+def _find_begins(ends: Ints, length: int, pause_ns: int) -> list[int]:
+    """Return which calls begin a burst; the first call counts as one, since nobody knows.
+
+    A host may also be silent in the middle of a burst: that begins none if the next one comes where
+    it is due.
+    """
+    after = (np.flatnonzero(np.diff(ends) > pause_ns) + 1).tolist()
+    known, begins = set(after), [0] if len(ends) else []
+    for at in after:
+        due = begins[-1] + length
+        if at >= due or not (due in known or due >= len(ends)):
+            begins.append(at)
+    return begins
 
 
 def _in_order(columns: Collectives) -> Rows:

@@ -6,11 +6,18 @@ were in use before are tried first, then a new one is looked for.
 """
 
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 
-from ingero.core.collectives.columns import Collectives, concat
-from ingero.core.collectives.step_pattern import StepPattern, cut_steps, find_pattern
+from ingero.core.collectives.columns import Collectives, Ints, Mask, concat
+from ingero.core.collectives.step_pattern import (
+    FITTING_TURNS,
+    MIN_TURNS,
+    StepPattern,
+    cut_steps,
+    find_pattern,
+)
 
 LEARN_AFTER = 48  # collectives
 SEARCHED = 16_384  # collectives in which a pattern is confirmed; the plugin's ring holds as many
@@ -66,8 +73,8 @@ class StepSearch:
             return False
         # Held collectives are bounded: with a full house, every batch would be searched.
         self._next_search = min(max(len(held) * 5 // 4, LEARN_AFTER), SEARCHED)
-        found = find_pattern(held)
-        if found is None or _pauses_most_of_the_time(held, found):
+        found = _find(held)
+        if found is None:
             return False
         self._use(found)
         self._recent, self._seen = [held], len(held)
@@ -86,7 +93,7 @@ class StepSearch:
                 return True
         if self._seen < self._next_search:
             return False
-        found = find_pattern(concat(self._recent))
+        found = _find(concat(self._recent))
         self._next_search = 2 * self._seen
         if self._seen >= SEARCHED:
             self._recent, self._seen = [], 0
@@ -107,7 +114,7 @@ class StepSearch:
         if int(held.end_ns.max()) - self._fitted_ns < AWAITED_NS or len(held) < self._next_search:
             return False
         self._next_search = min(max(len(held) * 5 // 4, LEARN_AFTER), SEARCHED)
-        found = find_pattern(held)
+        found = _find(held)
         if found is None or _identity(found) == _identity(self.pattern):
             return False
         self._use(found)
@@ -123,14 +130,61 @@ class StepSearch:
         self.pattern = pattern
 
 
+def _find(rows: Collectives) -> StepPattern | None:
+    """Return the pattern that the calls repeat; bursts of calls that are all alike are its steps.
+
+    None if the repetitions come in other bursts.
+    """
+    found = find_pattern(rows)
+    if found is None or not _pauses_most_of_the_time(rows, found):
+        return found
+    return _of_bursts(rows, found)
+
+
 def _pauses_most_of_the_time(rows: Collectives, pattern: StepPattern) -> bool:
-    """Return whether the repetitions come in bursts: then they are layers of a step, not steps."""
+    """Return whether the repetitions come in bursts: then they are parts of a step, not steps."""
     ends = np.sort(rows.end_ns[cut_steps(rows, pattern).place == pattern.anchor])
     between = np.diff(ends)
     if len(between) < LEARN_AFTER // 2:  # few and long ones are steps
         return False
-    pauses = between[between > BURST * np.median(between)]
+    pauses = between[_are_pauses(between)]
     return len(pauses) > 1 and bool(pauses.sum() > 0.5 * between.sum())  # one may be a compilation
+
+
+def _of_bursts(rows: Collectives, pattern: StepPattern) -> StepPattern | None:
+    """Return the pattern whose steps are bursts of the one call of `pattern`, if they are even."""
+    calls = rows.take(np.flatnonzero(cut_steps(rows, pattern).place >= 0))
+    if len(pattern) > 1 or (calls.seq < 0).any() or (calls.comm != calls.comm[0]).any():
+        return None
+    length, pause_ns = _measure_bursts(np.sort(calls.end_ns))
+    if not length:
+        return None
+    places = tuple((pattern.places[0][0], n) for n in range(length))
+    return replace(pattern, places=places, needed=(True,) * length, pause_ns=pause_ns)
+
+
+def _measure_bursts(ends: Ints) -> tuple[int, int]:
+    """Return the calls of a burst and the shortest pause before one; zeros if bursts are uneven.
+
+    The pause lies between the usual times within bursts and between them, by the same factor.
+    """
+    between = np.diff(ends)
+    pauses = _are_pauses(between)
+    lengths = np.diff(np.flatnonzero(pauses))
+    if len(lengths) < MIN_TURNS:
+        return 0, 0
+    length = int(np.median(lengths))
+    inner = len(ends) - 2 * length  # the first and the last burst may be cut off
+    if length < 2 or lengths[lengths == length].sum() < FITTING_TURNS * inner:
+        return 0, 0
+    short, long = (max(float(np.median(between[each])), 1.0) for each in (~pauses, pauses))
+    return length, int(np.sqrt(short * long))
+
+
+def _are_pauses(between: Ints) -> Mask:
+    """Return which times between the ends of calls are pauses between bursts."""
+    pauses: Mask = between > BURST * np.median(between)
+    return pauses
 
 
 def _identity(pattern: StepPattern | None) -> object:
