@@ -75,7 +75,8 @@ def test_a_bundle_has_everything_and_no_secret(
 SECRETS = (
     "token", "bearer_token", "password", "routing_key", "api_key", "AWS_SECRET_ACCESS_KEY",
     "tokens", "Authorization", "passwords_of_users", "client_secret_value", "sessionCookie",
-    "headers",
+    "headers", "x-api-key", "privateKey", "signing_key", "pwd", "MYSQL_PWD", "basic-auth", "dsn",
+    "slack_webhook_url", "jwt", "connectionString",
 )  # fmt: skip
 
 
@@ -101,8 +102,62 @@ def test_values_of_secret_settings_are_removed(name: str, value: str) -> None:
     }
 
 
+def test_names_of_folders_and_files_stay() -> None:
+    names = {"tls_key": "k.pem", "client_key": "k.pem", "token_file": "t", "compass": "n"}
+    assert redacted(names) == names
+
+
 def test_credentials_in_addresses_are_removed() -> None:
     assert clean("see https://me:pw@host/x", []) == f"see https://{REMOVED}@host/x"
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("Authorization: Bearer ", ""),
+        ("postgres://me:", "/x@host/db"),
+        ("postgres://me:a@", "@host/db"),
+        ("proxy //me:", "@host"),
+        ("GET /x?access_token=", "&a=1"),
+        ("host=db password=", " dbname=x"),
+        ('{"api-key": "', '"}'),
+        (r'{"body": "{\"secret\":\"', r'\"}"}'),
+        ("-----BEGIN EC PRIVATE KEY-----\n", "\n-----END EC PRIVATE KEY-----"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.", " end"),
+    ],
+)
+def test_secrets_that_no_setting_names_are_known_by_what_is_before_them(
+    before: str, after: str
+) -> None:
+    cleaned = clean(before + TOKEN + after, [])
+    assert TOKEN not in cleaned
+    assert cleaned.endswith(after[-3:])
+    assert clean(cleaned, []) == cleaned
+
+
+def test_what_names_a_file_is_no_secret() -> None:
+    for text in ("token_file=/etc/ingero/token", '"secrets_file": "/etc/ingero/lake"'):
+        assert clean(text, []) == text
+
+
+@pytest.mark.parametrize("part", ["a", "token", "://", "eyJ", "-----BEGIN PRIVATE KEY-----"])
+def test_a_long_word_in_a_log_is_searched_once(part: str) -> None:
+    """A pattern that begins with a repetition tries each suffix, which would take an hour."""
+    word = part * (500_000 // len(part))
+    assert clean(word, []) == word
+
+
+@pytest.mark.parametrize(
+    "text", ["- {}", "tokens: [{{token: {}}}]", "a: {{b: [{}]}}", "TOKEN={}", "token = '{}'"]
+)
+def test_files_of_secrets_of_any_shape(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets, config = tmp_path / "tokens", tmp_path / "ingero.yaml"
+    secrets.write_text(text.format(LISTED) + "\n")
+    config.write_text(f"fleet: {{token_file: {secrets}}}\n")
+    monkeypatch.setenv("INGERO_CONFIG", str(config))
+    assert LISTED in known_secrets()
 
 
 def test_a_configuration_that_is_no_yaml_is_not_quoted(

@@ -37,14 +37,26 @@ REMOVED: Final = "[removed]"
 UNITS: Final = ("ingero-agent", "ingero-fleet", "ingero-echo")
 # settings and variables that hold a secret themselves, also those that somebody misspelled or
 # that belong to other programs; those that name a file of secrets end in `_file`
-_SECRET: Final = re.compile(
-    r"^(?!.*_file\Z).*(token|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|"
-    r"routing_?key|authorization|bearer|cookie)",
-    re.I | re.S,
+_NAMES: Final = (
+    r"(?:token|secret|passw|passphrase|credential|authorization|bearer|cookie|webhook_?url|"
+    r"connection_?string|(?:api|access|account|encryption|hmac|license|master|private|routing|"
+    r"shared|signing|ssh)[-_ ]?key|(?<![a-z])(?:auth|dsn|jwt|otp|pass|pwd|sas|signature)(?![a-z]))"
 )
+_SECRET: Final = re.compile(rf"^(?!.*_file\Z).*{_NAMES}", re.I | re.S)
 _SECRET_FILE: Final = re.compile(r"(token|secrets?|password|routing_key|urls)_file\Z", re.I)
+_NO_SECRETS: Final = ("key_name", "allowed_clusters", "clusters", "scopes")  # of a list of tokens
 _PATH: Final = re.compile(r"^\w+://[^/?]+[/?]?")  # what comes before the path of an address
-_CREDENTIALS: Final = re.compile(r"(\w+://)[^/@\s]+@")
+# What follows is searched in logs, which others write to: no pattern begins with a repetition, and
+# every repetition has a bound, so that the time is proportional to the text.
+_CREDENTIALS: Final = re.compile(r"//[^\s\"'<>]{1,512}@")
+_ASSIGNED: Final = re.compile(
+    rf"({_NAMES}(?![\w-]{{0,40}}_file)[\w-]{{0,40}}[\\\"']{{0,2}}\s?[=:]\s?"
+    r"[\\\"']{0,2}(?:(?:bearer|basic)\s)?)"
+    r"[^\s\\\"',;&{}\[\]]{8,4096}",
+    re.I,
+)
+_JWT: Final = re.compile(r"\beyJ[\w-]{8,4096}\.[\w-]{2,4096}\.[\w-]{0,4096}")
+_PRIVATE_KEY: Final = re.compile(r"(-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----)[^-]{1,16384}")
 _CODE: Final = re.compile(r"ij1_[A-Za-z0-9_-]{64}")
 
 
@@ -76,7 +88,7 @@ def collect(fleet_config: Path | None) -> Iterator[tuple[str, str]]:
 
 def known_secrets(fleet_config: Path | None = None) -> list[str]:
     """Return the secrets that this machine is configured with, to be removed wherever they are."""
-    found = [value for name, value in os.environ.items() if _SECRET.search(name)]
+    found = [value for name, value in os.environ.items() if _SECRET.search(name) and name != "PWD"]
     for path in (find_config(), fleet_config):
         try:
             document = yaml.safe_load(read_regular(path, MAX_TEXT_BYTES)) if path else None
@@ -111,7 +123,7 @@ def _is_secret(name: str) -> bool:
 def _secrets_of(path: Path) -> list[str]:
     """Return the secrets in a file.
 
-    These are its lines and parts of addresses, the tokens of a list, or the values of a mapping.
+    These are its lines and parts of them, or all values of a list or mapping.
     """
     try:
         text = read_regular(path, 1 << 20).decode()
@@ -120,12 +132,10 @@ def _secrets_of(path: Path) -> list[str]:
         return []
     except yaml.YAMLError:
         listed = None
-    if isinstance(listed, list):
-        return [str(each.get("token", "")) for each in listed if isinstance(each, dict)]
-    if isinstance(listed, dict):
-        return [str(value) for value in listed.values()]
+    if isinstance(listed, list | dict):
+        return [value for name, value in _settings(listed) if name not in _NO_SECRETS]
     lines = [line.strip() for line in text.splitlines()]
-    return [part for line in lines for part in (line, *re.split("[/?&]+", line))]
+    return [part for line in lines for part in (line, *re.split("[/?&=\\s\"']+", line))]
 
 
 def clean(text: str, secrets: list[str]) -> str:
@@ -133,7 +143,9 @@ def clean(text: str, secrets: list[str]) -> str:
     for secret in secrets:
         for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe="")):
             text = text.replace(form, REMOVED)
-    return _CODE.sub(REMOVED, _CREDENTIALS.sub(rf"\1{REMOVED}@", text))
+    text = _CREDENTIALS.sub(f"//{REMOVED}@", text)
+    text = _PRIVATE_KEY.sub(rf"\1{REMOVED}", _ASSIGNED.sub(rf"\1{REMOVED}", text))
+    return _CODE.sub(REMOVED, _JWT.sub(REMOVED, text))
 
 
 def redacted(document: Any) -> Any:

@@ -135,6 +135,10 @@ async def test_apprise_gets_both_messages(tmp_path: Path) -> None:
         "**n5** `rm -rf` ||spoiler||",
         "<img src=x onerror=alert(1)>",
         "n5\nlink: https://evil.example",
+        "n5\x1b]8;;https://evil.example\x07 \u202e",
+        "n5 https:\u200b//evil.example \x00",
+        "n5 WWW.evil.example/login www.evil.example",
+        "n5 &lt;!channel&gt; ~~struck~~",
     ],
 )
 def test_names_of_nodes_are_no_markup_of_a_chat(name: str) -> None:
@@ -143,7 +147,8 @@ def test_names_of_nodes_are_no_markup_of_a_chat(name: str) -> None:
     assert alert is not None
     title, body = as_text(alert.annotations(URL))
     texts = [title, *(line for line in body.splitlines() if not line.startswith("link: "))]
-    assert not set("<>@[]`*|") & set("".join(texts))
+    assert not set("<>@[]`*|~&") & set("".join(texts))
+    assert all(text.isprintable() and "www." not in text.lower() for text in texts)
     assert "evil.example" not in body or "://evil.example" not in body
     assert [line for line in body.splitlines() if line.startswith("link: ")] == [
         f"link: {URL}/episode/e1"

@@ -1,10 +1,12 @@
 """Chat, e-mail and other services as a target, by the optional package apprise."""
 
 import asyncio
+import re
 from typing import Any, Final
 
 from ingero.config.fleet_alerts import AppriseConfig
 from ingero.core.alerts.alert import Message, MessageKind
+from ingero.core.csv_cell import printed
 from ingero.errors import AuthError, ConfigError
 from ingero.fleet.alerts.post import ARRIVED, NEEDLESS, Delivery
 from ingero.transport.private_files import check_private_file
@@ -12,7 +14,8 @@ from ingero.transport.private_files import check_private_file
 _LINKS: Final = ("link", "runbook_url")
 # Whoever pushes chooses names of nodes and jobs. In chats these characters would make links,
 # mentions of everybody and markup of them; e-mail that takes HTML is escaped by apprise.
-_LOOKALIKES: Final = str.maketrans("<>@[]`*|", "‹›＠［］ˋ∗∣")
+_LOOKALIKES: Final = str.maketrans("<>@[]`*|~&", "‹›＠［］ˋ∗∣∼＆")
+_BARE_LINK: Final = re.compile(r"(?<!\w)(www)\.", re.I)  # what chats make a link without a scheme
 
 
 class Chat:
@@ -74,4 +77,6 @@ def as_text(annotations: dict[str, str]) -> tuple[str, str]:
 
 
 def _harmless(text: str) -> str:
-    return " ".join(text.split()).translate(_LOOKALIKES).replace("://", ":∕∕")
+    # first the escapes: an invisible character must not hide what a chat would read as a link
+    visible = printed(" ".join(text.split())).translate(_LOOKALIKES)
+    return _BARE_LINK.sub("\\1․", visible.replace("://", ":∕∕"))
