@@ -302,6 +302,14 @@ def test_gradient_buckets_of_one_size_in_bursts_are_one_step_on_all_ranks(every:
     assert set(spans[np.isfinite(spans)]) == {0.1032}
 
 
+@pytest.mark.parametrize("begin", [0, 1])
+def test_bursts_of_two_are_steps_wherever_the_records_begin(begin: int) -> None:
+    rows = job(80, 100.0, sizes=(1 << 24,) * 2)
+    found = fed(rows.take(np.arange(begin, len(rows))), [49] * 3)
+    spans = np.array(joined(found, "span_s"))
+    assert set(spans[np.isfinite(spans)]) == {0.1021}
+
+
 def test_bursts_of_unequal_length_are_no_steps() -> None:
     rows = [job(1, 100.0, sizes=(1 << 24,) * int(n)) for n in 2 + np.arange(60) % 5]
     ends, starts, at = [], [], 0

@@ -28,6 +28,7 @@ MISSED_STEPS = (
 AWAITED_NS = 30_000_000_000
 PAUSE_NS = 1_000_000_000  # after such a pause it is looked whether repetitions come in bursts
 BURST = 8.0  # a pause between bursts is as long as this many repetitions
+BELOW_HALF = 0.45  # a quantile; the median of bursts of two may be a pause
 REMEMBERED = 4  # patterns
 
 
@@ -183,7 +184,8 @@ def _measure_bursts(ends: Ints) -> tuple[int, int]:
 
 def _are_pauses(between: Ints) -> Mask:
     """Return which times between the ends of calls are pauses between bursts."""
-    pauses: Mask = between > BURST * np.median(between)
+    usual = np.quantile(between, BELOW_HALF)
+    pauses: Mask = between > BURST * usual
     return pauses
 
 
