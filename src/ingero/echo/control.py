@@ -19,6 +19,7 @@ from ingero.errors import IngeroError, StoreError
 log = logging.getLogger(__name__)
 
 MAX_LINE_BYTES: Final = 64 * 1024
+MAX_ANSWER_BYTES: Final = 16 << 20
 WAIT_S: Final = 60.0
 
 
@@ -60,7 +61,7 @@ class Control:
         try:
             request = json.loads(await reader.readline())
             answer = await self._answer(request)
-        except (IngeroError, OSError, ValueError, KeyError, TypeError) as error:
+        except (IngeroError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             answer = {"error": str(error) or type(error).__name__}
         with contextlib.suppress(ConnectionError):
             writer.write(json.dumps(answer).encode() + b"\n")
@@ -101,7 +102,7 @@ def ask_running(database: Path, request: dict[str, Any], timeout_s: float) -> di
             with connection.makefile("rwb") as stream:
                 stream.write(json.dumps(request).encode() + b"\n")
                 stream.flush()
-                line = stream.readline()
+                line = stream.readline(MAX_ANSWER_BYTES)
         except OSError as error:
             reason = (
                 f"no answer within {timeout_s:g} s"
@@ -111,9 +112,18 @@ def ask_running(database: Path, request: dict[str, Any], timeout_s: float) -> di
             raise StoreError(
                 f"the Echo that listens on {path}: {reason}; its log has details"
             ) from None
-    answer: dict[str, Any] = (
-        json.loads(line) if line else {"error": "Echo stopped before it answered"}
-    )
+    answer = _decode(line) if line else {"error": "Echo stopped before it answered"}
+    if answer is None:
+        raise StoreError(f"what listens on {path} does not answer like an Echo")
     if "error" in answer:
         raise StoreError(answer["error"])
     return answer
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    """Return an answer; None where another program beside the database sent something else."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None

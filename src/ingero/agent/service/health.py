@@ -78,7 +78,9 @@ class HealthServer:
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._answer(head))
                 await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except TimeoutError:
+            writer.transport.abort()  # closing would wait for a client that reads nothing
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a client that asks nothing is not answered
         finally:
             writer.close()
