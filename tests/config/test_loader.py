@@ -70,6 +70,7 @@ def test_nothing_means_defaults() -> None:
         ("mode: a\nmode: b", "f:2: mode: given twice"),
         ("a: [\n", "f:2: not valid YAML: did not find expected node content"),
         ("inner: {names: x}", "f:1: inner.names: must be a list"),
+        ('where: "\\0abstract"', r"f:1: where: '\x00abstract' is not a path"),
     ],
 )
 def test_errors_name_line_key_and_what_is_allowed(text: str, message: str) -> None:

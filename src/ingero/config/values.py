@@ -38,6 +38,8 @@ def parse_value(text: str, hint: Any, setting: Setting) -> Any:
             raise ValueError(f"must be one of {allowed}, not {text!r}")
         return hint(text)
     if hint is Path:
+        if "\0" in text:
+            raise ValueError(f"{text!r} is not a path")
         return home() / text[2:] if text.startswith("~/") else Path(text).expanduser()
     return text
 
