@@ -189,7 +189,7 @@ def check_records(
         problems.append(
             f"missed {counts.missed}, torn {counts.torn}, dropped {counts.dropped}, {rings.refused}"
         )
-    if left := list(ring_files((folder,))):
+    if left := [path for path in ring_files((folder,)) if path]:
         problems.append(f"{len(left)} rings left behind")
     comms = len({int(comm) for batch in batches for comm in batch.records["comm"]})
     steps_ms = [1e3 * statistics.median(report["steps_s"]) for report in reports]

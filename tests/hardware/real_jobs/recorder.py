@@ -53,7 +53,7 @@ class Recorder:
                 self._poll()
 
     def _poll(self) -> None:
-        for path in ring_files((self.folder,)):
+        for path in filter(None, ring_files((self.folder,))):
             if path.name not in self.readers:
                 with suppress(IngeroError, OSError):
                     self.readers[path.name] = RingReader(path)
