@@ -22,9 +22,12 @@ IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)  # a program must no
 def become(command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the program; raises OSError when it cannot be started."""
     sys.stdout.flush()
-    for number in IGNORED_BY_PYTHON:
-        signal.signal(number, signal.SIG_DFL)
-    os.execvpe(command[0], command, environment)  # noqa: S606 - the command line is the caller's own
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in IGNORED_BY_PYTHON}
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 - the caller's own command line
+    finally:  # it cannot be started: this process goes on, and a closed pipe must not end it
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_job(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
