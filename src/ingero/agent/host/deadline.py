@@ -1,6 +1,7 @@
-"""Calls of a driver with a deadline: a driver that hangs is a finding and holds nobody up."""
+"""Calls with a deadline: a driver or a process that does not answer holds nobody up."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -12,19 +13,32 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Call(Generic[T]):
-    """One call; its thread cannot be stopped, only left behind."""
+class Call(Generic[T]):
+    """One call in a thread, which cannot be stopped, only left behind."""
 
     work: Callable[[], T]
     done: threading.Event = field(default_factory=threading.Event)
-    result: T | None = None
-    error: BaseException | None = None
+    cpu_s: float = 0.0
+    _result: T | None = None
+    _error: BaseException | None = None
 
-    def run(self) -> None:
+    def ends_within(self, name: str, seconds: float) -> bool:
+        """Start the call in a thread of this name, and return whether it ended in time."""
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+        return self.done.wait(seconds)
+
+    def result(self) -> T:
+        """Return or raise what the call did; it must have ended."""
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]  # set where there is no error
+
+    def _run(self) -> None:
         try:
-            self.result = self.work()
+            self._result = self.work()
         except BaseException as error:  # noqa: BLE001 - raised again in the caller
-            self.error = error
+            self._error = error
+        self.cpu_s = time.thread_time()
         self.done.set()
 
 
@@ -39,15 +53,12 @@ class Deadline:
         """Return what `work` returns; raise Unavailable if that takes too long."""
         if self._hanging is not None and not self._hanging.is_set():
             raise Unavailable(f"{self._what} does not answer: an earlier question still hangs")
-        asked = _Call(work)
-        threading.Thread(target=asked.run, name=f"ask {self._what}", daemon=True).start()
-        if not asked.done.wait(self._seconds):
+        asked = Call(work)
+        if not asked.ends_within(f"ask {self._what}", self._seconds):
             self._hanging = asked.done
             raise Unavailable(
                 f"{self._what} does not answer within {self._seconds:g} s; see `dmesg` for Xid "
                 "errors, and reset or restart the node if it stays so"
             )
         self._hanging = None
-        if asked.error is not None:
-            raise asked.error
-        return asked.result  # type: ignore[return-value]  # set where there is no error
+        return asked.result()

@@ -8,9 +8,9 @@ therefore run in a thread, which is left behind when it takes too long.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
+from ingero.agent.host.deadline import Call
 from ingero.errors import Unavailable
 
 STACK_S: Final = 0.5  # a stack takes a millisecond
@@ -18,23 +18,6 @@ PAUSE_S: Final = 10.0  # without reads from a user whose memory did not answer
 MAX_HANGING: Final = 32  # threads, of all users
 MAX_HANGING_PER_USER: Final = 2
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Read(Generic[T]):
-    work: Callable[[], T]
-    done: threading.Event = field(default_factory=threading.Event)
-    result: T | None = None
-    error: BaseException | None = None
-    cpu_s: float = 0.0
-
-    def run(self) -> None:
-        try:
-            self.result = self.work()
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller
-            self.error = error
-        self.cpu_s = time.thread_time()
-        self.done.set()
 
 
 class Patience:
@@ -56,16 +39,13 @@ class Patience:
         if not self._allows(uid, time.monotonic()):
             self.refusals += 1
             raise Unavailable("other memory of its user did not answer")
-        read = _Read(work)
-        threading.Thread(target=read.run, name="read memory", daemon=True).start()
-        if not read.done.wait(answer_s):
+        read = Call(work)
+        if not read.ends_within("read memory", answer_s):
             self.unanswered += 1
             with self._lock:
                 self._hanging.append((uid, time.monotonic(), read.done))
             raise Unavailable(f"its memory did not answer within {answer_s:g} s")
-        if read.error is not None:
-            raise read.error
-        return read.result, read.cpu_s  # type: ignore[return-value]  # set where there is no error
+        return read.result(), read.cpu_s
 
     def _allows(self, uid: int, now_s: float) -> bool:
         with self._lock:
