@@ -99,6 +99,12 @@ def test_a_slow_pair_is_named_as_a_link() -> None:
     assert answer.not_sure is None
 
 
+def test_who_waits_for_a_slow_pair_comes_last_elsewhere_and_that_is_no_uneven_work() -> None:
+    """All that the last arrivers add is what the pair loses, and a little noise on top of it."""
+    answer = _ask(Job(steps=40, compute_s=0.002, seed=11, slow_comm={("tp", 1): 6}))
+    assert _named(answer) == {(2, "network"), (3, "network")}
+
+
 @pytest.mark.parametrize("period", [7, 14])
 def test_stalls_name_rank_class_and_period(period: int) -> None:
     answer = _ask(Job(slow_host={5: 0.29}, every=period, steps=150))

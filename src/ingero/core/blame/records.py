@@ -239,8 +239,9 @@ def _cause(
         return culprits[0].cause, saved_s
     findings = job.findings
     data_s = findings.rotating_loss * job.step_s if findings.rotation >= EVEN else 0.0
-    if job.exact_ends:
-        data_s = job.last.added * job.step_s if data_s and job.last.is_uneven else 0.0
+    if job.exact_ends:  # who waits for a slow link comes last elsewhere, and that is not its work
+        added_s = job.last.added * job.step_s - links_loss(links)
+        data_s = max(0.0, added_s) if data_s and job.last.is_uneven else 0.0
     options = [
         (CauseClass.NETWORK, links_loss(links), LOSS_FLOOR),
         (CauseClass.STRUCTURAL, stages_s, STAGE_FLOOR),
