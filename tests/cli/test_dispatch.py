@@ -60,6 +60,13 @@ def interrupted() -> click.Command:
     return command
 
 
+def test_choices_that_are_missing_are_listed_without_escapes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["export"]) == 2
+    assert capsys.readouterr().err.splitlines()[-2:] == ["    perfetto,", "    perfetto-proto"]
+
+
 def test_ctrl_c_is_status_130_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_click(interrupted(), [], "ingero x") == 130
     assert capsys.readouterr().err == "\n"

@@ -119,7 +119,8 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
         # A part of the text may be the name of a file that somebody else made.
         text = io.StringIO()
         error.show(text)
-        print(*map(printable, text.getvalue().rstrip("\n").split("\n")), sep="\n", file=sys.stderr)
+        lines = text.getvalue().expandtabs(4).rstrip("\n").split("\n")  # click indents with tabs
+        print(*map(printable, lines), sep="\n", file=sys.stderr)
         return error.exit_code
     except IngeroError as error:
         # A part of the text may come from a peer.
