@@ -1,5 +1,6 @@
-"""Every command line that a page, a `--help` or an example shows is accepted by its command."""
+"""Every command line that a page, a `--help`, an example or a message shows is accepted."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from tests.support.commands import commands_by_name
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+SOURCES = ROOT / "src" / "ingero"
 BY_NAME = commands_by_name()
 SCRIPTS = [name for name in BY_NAME if not name.startswith("ingero ")]
 _LINE = re.compile(rf"(?:\$ )?(?:\S+=\S+ )?(?:sudo )?(?:\S*/)?((?:ingero|{'|'.join(SCRIPTS)}) .*)")
@@ -36,6 +38,30 @@ def copied_lines() -> Iterator[tuple[str, str]]:
             yield from (
                 (source, line) for line in re.sub(r"\s*\\\n\s*", " ", examples).splitlines()
             )
+
+
+def shown_strings(path: Path) -> Iterator[str]:
+    """The strings of a module that may be printed: all but docstrings, any value as X."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(v.value if isinstance(v, ast.Constant) else "X" for v in node.values)
+        elif isinstance(node, ast.Constant) and id(node) not in docstrings:
+            yield str(node.value)
+
+
+def quoted_lines() -> Iterator[tuple[str, str]]:
+    """Commands between backquotes or in <code>, where services, commands and pages speak."""
+    for room in ("agent", "cli", "echo", "fleet", "storage", "transport", "web"):
+        for path in sorted((SOURCES / room).rglob("*.*")):
+            if path.suffix == ".py":
+                texts = [text for text in shown_strings(path) if "`ingero" in text]
+            else:
+                texts = [path.read_text()] if path.suffix in (".mjs", ".html") else []
+            for text in texts:
+                for ticked, tagged in re.findall(r"`([^`\n]+)`|<code>([^<]+)</code>", text):
+                    yield str(path.relative_to(ROOT)), ticked or tagged
 
 
 def words_of(line: str) -> list[str] | None:
@@ -74,6 +100,24 @@ def test_they_are_taken() -> None:
             refused.append(f"{source}: {line.strip()}: {error.format_message()}")
     assert refused == []
     assert taken > 100
+
+
+def test_commands_in_messages_are_taken() -> None:
+    """A name alone, as in "run `ingero join`", names the command; with words it can be pasted."""
+    refused, taken = [], 0
+    for source, line in quoted_lines():
+        words = words_of(f"{line} ")
+        if words is None or {"--help", "X"} & {*words[1:2]} or " ".join(words) in BY_NAME:
+            continue
+        try:
+            take(words)
+            taken += 1
+        except click.MissingParameter:
+            taken += 1  # as in `ingero export --format perfetto`, without what the reader knows
+        except (click.ClickException, KeyError) as error:
+            refused.append(f"{source}: {line}: {error}")
+    assert refused == []
+    assert taken > 50
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The Fleet that a command asks: its address, certificates, token and cluster."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -53,6 +54,12 @@ def fleet_client(
         token=token_from(settings.token_file, FLEET_TOKEN_VARIABLE),
         may_send_plaintext=settings.insecure,
     )
+
+
+def same_fleet(url: str | None, ca_cert: Path | None, context: str | None) -> str:
+    """Return the options with which another command asks the Fleet that these were given for."""
+    given = {"--fleet": url, "--context": context, "--ca-cert": ca_cert}
+    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in given.items() if value)
 
 
 def chosen_cluster(cluster: str | None, all_clusters: bool, context: str | None) -> str | None:

@@ -13,6 +13,7 @@ from tests.support.top_messages import AT_S, beginning, node, ranks, snapshot, t
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
+from ingero.cli.fleet_options import same_fleet
 from ingero.cli.top.app import TopApp
 from ingero.cli.top.reader import Fail, StreamReader, Take
 from ingero.cli.top.table import RowTable
@@ -155,6 +156,25 @@ async def test_y_copies_the_command_of_the_next_step(monkeypatch: pytest.MonkeyP
         await opened(pilot, 2)
         await pilot.press("y")
         assert copied == ["nvidia-smi -q -d CLOCK,PERFORMANCE"]
+
+
+async def test_a_copied_command_asks_the_same_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the next step has no command, it is a replay: by the Fleet that is shown."""
+    copied: list[str] = []
+    given = same_fleet("https://fleet:8080", None, "my lab")
+    top = TopApp(FakeReader(), client(), None, given)
+    monkeypatch.setattr(top, "copy_to_clipboard", copied.append)
+    shown_first = snapshot()
+    plain = replaced(shown_first.verdicts[0], next_step="look at the host")
+    async with top.run_test(size=(80, 24)) as pilot:
+        await feed(pilot, [replaced(shown_first, verdicts=[plain]), tick("train-a")])
+        await pilot.press("enter")
+        await pilot.pause()
+        await pilot.press("y")
+    assert copied == [
+        f"ingero replay {plain.episode} --fleet https://fleet:8080 --context 'my lab'"
+    ]
+    assert same_fleet(None, None, None) == ""
 
 
 async def test_the_countdown_of_ranks_that_are_still_learned() -> None:

@@ -112,6 +112,14 @@ def test_agents_say_who_is_slow_and_in_which_job(browser: Browser, job: PageFlee
         expect(page.locator(".facts .badge")).to_have_text("slow")
 
 
+def test_a_copied_command_asks_this_fleet(browser: Browser, job: PageFleet) -> None:
+    verdict = '{ episode: "5f0c", next: "look at the host" }'
+    with tab(browser) as (page, _):
+        page.goto(job.url)
+        copied = page.evaluate(f"import('/static/format.mjs').then((m) => m.commandOf({verdict}))")
+    assert copied == f"ingero replay 5f0c --fleet {job.url}"
+
+
 def test_a_job_shows_its_ranks_steps_and_the_slow_one(browser: Browser, job: PageFleet) -> None:
     with tab(browser) as (page, _):
         page.goto(f"{job.url}/job/{JOB}")

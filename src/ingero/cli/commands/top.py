@@ -8,7 +8,7 @@ import click
 
 from ingero.cli.commands.status import command as status
 from ingero.cli.exit_status import Question
-from ingero.cli.fleet_options import CLUSTER, FLEET, chosen_cluster, fleet_client
+from ingero.cli.fleet_options import CLUSTER, FLEET, chosen_cluster, fleet_client, same_fleet
 from ingero.compiled import install_command
 
 
@@ -57,7 +57,8 @@ def command(
 
     client = fleet_client(fleet, ca_cert, context)
     only = chosen_cluster(cluster, all_clusters, context)
-    problem = TopApp(StreamReader(client, only), client, only).run()
+    given = same_fleet(fleet, ca_cert, context)
+    problem = TopApp(StreamReader(client, only), client, only, given).run()
     if problem is not None:
         raise problem
     return 0

@@ -62,7 +62,10 @@ class Place:
 
 
 class TopApp(App[IngeroError]):
-    """The terminal; it is fed by `reader` and sends silences with `client`."""
+    """The terminal; it is fed by `reader` and sends silences with `client`.
+
+    `same_fleet` are the options with which a copied command asks the same Fleet.
+    """
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -91,8 +94,11 @@ class TopApp(App[IngeroError]):
         Binding("q,ctrl+c", "quit", show=False),
     ]
 
-    def __init__(self, reader: Reader, client: FleetClient, cluster: str | None = None) -> None:
+    def __init__(
+        self, reader: Reader, client: FleetClient, cluster: str | None = None, same_fleet: str = ""
+    ) -> None:
         super().__init__()
+        self._same_fleet = same_fleet
         self.state = TopState()
         self._reader, self._client, self._only = reader, client, cluster
         self._place = Place()
@@ -259,7 +265,7 @@ class TopApp(App[IngeroError]):
         lines = [(c.title, cell) for c, cell in zip(columns, now.cells, strict=True) if cell]
         view = self._view
         if verdict is not None and view is not None:
-            lines = evidence_lines(view, verdict, self.state.at, self._client.url)
+            lines = evidence_lines(view, verdict, self.state.at, self._client.url, self._same_fleet)
         else:
             lines.append(("verdict", "none: nothing is held against it"))
         for name, value in lines:
@@ -344,7 +350,7 @@ class TopApp(App[IngeroError]):
         if verdict is None:
             self.notify("nobody is slow here", timeout=3)
             return
-        command = next_command(verdict)
+        command = next_command(verdict, self._same_fleet)
         self.copy_to_clipboard(command)
         self.notify(f"copied: {printable(command)}", timeout=5, markup=False)
 

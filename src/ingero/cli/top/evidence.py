@@ -23,14 +23,17 @@ def find_verdict(view: LiveSnapshot, node: str, rank: int | None) -> Verdict | N
     return max(mine, key=lambda v: (v.state != "resolved", v.since), default=None)
 
 
-def next_command(verdict: Verdict) -> str:
-    """Return the command of the next step; it stands between backquotes there."""
+def next_command(verdict: Verdict, same_fleet: str) -> str:
+    """Return the command of the next step; it stands between backquotes there.
+
+    `same_fleet` are the options that a command needs to ask the Fleet that is shown.
+    """
     found = _COMMAND.search(verdict.next_step)
-    return found[1] if found else f"ingero replay {verdict.episode}"
+    return found[1] if found else f"ingero replay {verdict.episode}{same_fleet}"
 
 
 def evidence_lines(
-    view: LiveSnapshot, verdict: Verdict, at: float, url: str
+    view: LiveSnapshot, verdict: Verdict, at: float, url: str, same_fleet: str
 ) -> list[tuple[str, str]]:
     """Return name and text of each line about a verdict; an empty name continues the last."""
     price = verdict.usd_per_hour
@@ -48,7 +51,7 @@ def evidence_lines(
         ("evidence", verdict.evidence),
         ("silenced", verdict.silenced),
         ("next", verdict.next_step),
-        ("command", next_command(verdict)),
+        ("command", next_command(verdict, same_fleet)),
         ("page", f"{url}/episode/{verdict.episode}"),
     ]
     return [line for line in lines if line[1]] + (_timeline(episode) if episode else [])

@@ -210,7 +210,8 @@ class EventStore(abc.ABC):
         ):
             raise StoreError(
                 f"request {frame.seq} has no place in this database: the journal still holds it, "
-                "or a backup was restored; `ingero-echo quarantine show --output` writes its body"
+                "or a backup was restored; `ingero-echo quarantine show ID --output FILE` writes "
+                "its body"
             )
         batch = self._decode([frame], self._columns).batch
         with self._transaction():

@@ -169,7 +169,7 @@ def _exchange(
     except ssl.SSLCertVerificationError as error:
         raise AuthError(
             f"the certificate of {fleet} is not accepted: {error.verify_message}; use a name that "
-            "was given to `ingero fleet init --name`"
+            "was given to `ingero fleet init --name HOST`"
         ) from None
     except TooLarge as error:
         raise Unavailable(f"{fleet}: {error}") from None

@@ -68,5 +68,5 @@ export function link(kind, id, cluster) {
 // The command in a next step stands between backquotes.
 export function commandOf(verdict) {
   const found = /`([^`]+)`/.exec(verdict.next || "");
-  return found ? found[1] : `ingero replay ${verdict.episode}`;
+  return found ? found[1] : `ingero replay ${verdict.episode} --fleet ${location.origin}`;
 }

@@ -104,7 +104,7 @@ function Trace({ node, overview, chains, ops, at }) {
       html`<${Chain} key=${chain.id} chain=${chain} at=${at} />`)}
     ${!sorted.length && html`<p class="dim">No chains.</p>`}
     ${more > 0 && html`<p class="dim small">
-      and ${count(more)} more: <code>ingero explain --since</code></p>`}
+      and ${count(more)} more: <code>ingero explain --since 1d</code></p>`}
     <h2>Operations</h2><${Operations} ops=${ops} />`;
 }
 

@@ -38,7 +38,7 @@ export function Node({ live, view, id }) {
     <h2>Episodes of the last 24 hours</h2>
     <${Timeline} view=${view} episodes=${episodes} />
     <h2>On the node itself</h2>
-    <p>Causal chains and traces are on the node: <code>ingero explain --last</code>, or its own page
+    <p>Causal chains and traces are on the node: <code>ingero explain</code>, or its own page
       with <code>ingero dashboard</code>.</p>`;
 }
 
