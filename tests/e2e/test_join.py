@@ -61,7 +61,7 @@ def test_nodes_join_push_are_asked_and_leave(fleet: JoinedFleet, tmp_path: Path)
     assert code not in "".join(each.stdout + each.stderr for each in done)
     fourth = fleet.join(tmp_path / "gpu-4", "gpu-4", code)
     assert fourth.returncode != 0
-    assert "was for 3 nodes" in fourth.stderr
+    assert "was for 3 nodes, and all have joined" in fourth.stderr
 
     written = yaml.safe_load((tmp_path / "gpu-1" / "ingero.yaml").read_text())
     assert written["fleet"]["cluster_id"] == "train"
@@ -77,10 +77,38 @@ def test_nodes_join_push_are_asked_and_leave(fleet: JoinedFleet, tmp_path: Path)
         assert has_systemd() or f"still runs: stop process {two.process.pid}" in told
     assert "has forgotten this node" in leave(tmp_path / "gpu-1")
     assert (tmp_path / "gpu-1" / "ingero.yaml").read_text() == before
-    assert not list((tmp_path / "gpu-1" / "state").iterdir())
+    assert not (tmp_path / "gpu-1" / "state").exists()
     listed = run("ingero", "fleet", "nodes", str(fleet.files.root)).stdout
     assert "gpu-1" not in listed
     assert "gpu-3" in listed
+
+
+def test_a_code_is_for_the_cluster_of_the_fleet(tmp_path: Path) -> None:
+    """Nodes of a second code are compared with those of the first."""
+    folder = str(tmp_path / "fleet")
+    run("ingero", "fleet", "init", folder, "--name", "127.0.0.1", "--cluster", "no")
+    assert (
+        "1 node of cluster no and" in run("ingero", "fleet", "code", folder, "--nodes", "1").stdout
+    )
+    other = run("ingero", "fleet", "code", folder, "--cluster", "yes").stdout
+    assert "64 nodes of cluster yes and" in other
+    assert "no node has joined yet" in run("ingero", "fleet", "nodes", folder).stdout
+
+
+def test_who_joins_twice_leaves_everything(fleet: JoinedFleet, tmp_path: Path) -> None:
+    code = fleet.code()
+    for _ in range(2):
+        assert fleet.join(tmp_path / "n", "gpu-8", code).returncode == 0
+    leave(tmp_path / "n")
+    assert not (tmp_path / "n" / "ingero.yaml").exists()
+
+
+def test_a_server_without_tls_is_no_fleet(tmp_path: Path, fleet: JoinedFleet) -> None:
+    address = f"https://{fleet.addresses['health']}"
+    refused = run(
+        "ingero", "join", address, fleet.code(), "--no-unit", "--state-dir", str(tmp_path)
+    )
+    assert "the server there does not use TLS" in refused.stderr
 
 
 def leave(folder: Path) -> str:

@@ -1,6 +1,8 @@
 """Errors of one request to a server: wrong addresses, and servers that are not Echo."""
 
 import http.server
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -8,7 +10,7 @@ from http import HTTPStatus
 import pytest
 
 from ingero.errors import ConfigError, Unavailable
-from ingero.transport.connect import connection_to
+from ingero.transport.connect import connection_to, failure_text, plain_reason
 from ingero.transport.echo_client import EchoClient
 from ingero.transport.tls import ClientTls
 
@@ -51,6 +53,30 @@ def test_a_wrong_address_is_refused_with_an_example(url: str) -> None:
         connection_to(
             url, ClientTls(), http_port=1, https_port=1, timeout_s=1, example="https://host:1"
         )
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (TimeoutError("timed out"), "timed out"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_a_reason_has_no_numbers_of_the_system(error: OSError, said: str) -> None:
+    assert plain_reason(error) == said
+    assert failure_text("http://host:1", error, "try again") == f"{said}; try again"
+
+
+def test_what_fails_in_tls_is_said_without_source_files() -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    incoming.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(ssl.SSLError) as failed:
+        ssl.create_default_context().wrap_bio(
+            incoming, outgoing, server_hostname="h"
+        ).do_handshake()
+    assert plain_reason(failed.value) == "TLS failed: wrong version number"
 
 
 @pytest.mark.parametrize(

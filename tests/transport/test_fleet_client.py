@@ -70,6 +70,7 @@ def test_answer_of_another_server_is_an_error(body: bytes) -> None:
     ("status", "body", "error", "words"),
     [
         (401, b"", AuthError, "wants a token"),
+        (403, b'{"error":"this token lacks it"}', AuthError, "refuses: this token lacks it; take"),
         (404, b'{"error":"Not Found"}', Unavailable, r"404: Not Found; is it the address"),
         (500, b"upstream gone", Unavailable, "answered 500: upstream gone"),
         (302, b"", Unavailable, "answered 302"),

@@ -21,6 +21,7 @@ from ingero.config.deploy.fleet_folder import (
 )
 from ingero.config.deploy.units import FLEET_UNIT, fleet_unit, installed_program
 from ingero.config.fleet import FleetConfig
+from ingero.config.ingero import load_ingero
 from ingero.config.loader import load_file
 from ingero.contract.enrolment.code import SECRET_BYTES, JoinCode, encode_code
 from ingero.core.enrolment import IssuedCode, add_code
@@ -139,6 +140,13 @@ def enrolment_of(folder: Path) -> EnrolmentFile:
     if not found.is_dir():
         raise ConfigError(f"{folder} holds no Fleet; `ingero fleet init {folder}` makes one")
     return EnrolmentFile(found)
+
+
+def cluster_of(folder: Path) -> str | None:
+    """Return the cluster that `ingero fleet init` was given: the one its operator asks about."""
+    enrolment_of(folder)
+    operator = FleetFolder(folder).operator / "ingero.yaml"
+    return load_ingero(operator).fleet.cluster_id if operator.exists() else None
 
 
 def new_code(

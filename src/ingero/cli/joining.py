@@ -71,6 +71,7 @@ def join_fleet(wanted: Wanted, *, with_unit: bool) -> Iterator[str]:
     joined = Joined(str(fleet), reply.node, str(config), is_new, values, was)
     if before is not None and before.config == joined.config:  # joined again
         joined.before, joined.is_new_config = {**was, **before.before}, before.is_new_config
+        joined.written = {**before.written, **values}
         joined.unit = before.unit
     _record(files, joined)
     yield f"wrote {config}"

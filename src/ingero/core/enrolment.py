@@ -14,6 +14,7 @@ from typing import Final
 
 from ingero.contract.enrolment.messages import MAX_NAMES
 from ingero.contract.push.decode import problem_with_id
+from ingero.core.counted import counted
 from ingero.errors import AuthError
 
 MAX_CODES: Final = 1000
@@ -118,7 +119,7 @@ def check_wish(enrolment: Enrolment, code: IssuedCode, wish: Wish) -> None:
         )
     if node not in code.used_by and len(code.used_by) >= code.max_nodes:
         raise AuthError(
-            f"this join code was for {code.max_nodes} nodes, which have joined; "
+            f"this join code was for {counted(code.max_nodes, 'node')}, and all have joined; "
             "`ingero fleet code` makes another"
         )
     if known is None and len(enrolment.members) >= MAX_ENROLLED:

@@ -1,6 +1,7 @@
 """One HTTP connection for a command that sends one request; TLS by scheme."""
 
 import http.client
+import os
 import ssl
 from typing import Final
 from urllib.parse import urlsplit
@@ -40,6 +41,16 @@ def is_plaintext(error: Exception) -> bool:
     )
 
 
+def plain_reason(error: Exception) -> str:
+    """Return what the system says about a failure, without numbers, modules and source files."""
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return f"TLS failed: {error.reason.replace('_', ' ').lower()}"
+    if isinstance(error, OSError) and error.errno is not None:
+        number = error.errno  # negative for names that do not resolve
+        return os.strerror(number) if number > 0 else error.strerror or str(error)
+    return str(error) or type(error).__name__
+
+
 def failure_text(url: str, error: Exception, otherwise: str) -> str:
     """Return what went wrong and what to do: the right scheme, or else `otherwise`."""
     if is_plaintext(error):
@@ -50,4 +61,4 @@ def failure_text(url: str, error: Exception, otherwise: str) -> str:
         return "the server closed the connection; if it uses TLS, write https://"
     if isinstance(error, http.client.HTTPException):  # its text would be the bytes that arrived
         return f"the server there does not use HTTP; {otherwise}"
-    return f"{error}; {otherwise}"
+    return f"{plain_reason(error)}; {otherwise}"

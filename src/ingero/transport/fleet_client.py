@@ -120,6 +120,12 @@ class FleetClient:
                 f"Fleet at {self.url} wants a token; "
                 f"set ${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml"
             )
+        if status == HTTPStatus.FORBIDDEN:
+            raise AuthError(
+                f"Fleet at {self.url} refuses: {_reason(status, data)}; take a token that may, in "
+                f"${FLEET_TOKEN_VARIABLE}, or operator/ingero.yaml of `ingero fleet init` in "
+                "$INGERO_CONFIG"
+            )
         if status != HTTPStatus.OK:
             raise Unavailable(f"Fleet at {self.url} answered {status}: {_reason(status, data)}")
         try:

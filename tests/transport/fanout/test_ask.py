@@ -18,6 +18,7 @@ from ingero.errors import AuthError, ConfigError
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout.ask import Fanout
 from ingero.transport.fanout.client import NodeReply, Question
+from ingero.transport.fanout.failures import NO_SERVER
 from ingero.transport.fanout.nodes import (
     FanoutPolicy,
     check_nodes,
@@ -83,7 +84,7 @@ async def test_cut_refused_and_trickling_nodes_each_have_their_sentence(tmp_path
     assert "closed the connection" in (cut_off.failure or "") or "broke off" in (
         cut_off.failure or ""
     )
-    assert refused.failure == "cannot connect: Connection refused"
+    assert refused.failure == f"cannot connect: Connection refused; {NO_SERVER}"
     assert trickle.failure == "no answer within 3 s"
 
 

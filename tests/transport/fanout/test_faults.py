@@ -21,6 +21,7 @@ from ingero.errors import Unavailable
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout.ask import Fanout
 from ingero.transport.fanout.client import Question
+from ingero.transport.fanout.failures import NO_SERVER
 from ingero.transport.fanout.nodes import FanoutPolicy, parse_nodes
 from ingero.transport.http import TimedProtocol
 from ingero.transport.tls import ClientTls, ServerTls, fingerprint_of_file, server_context
@@ -326,3 +327,11 @@ async def test_a_single_question_leaves_no_connection_behind(tmp_path: Path) -> 
         assert [reply.failure async for reply in fanout.ask([listener.address], SQL)] == [None]
         assert len(fanout.offsets([listener.address])) == 1
         await until_async(lambda: not listener.connections)
+
+
+async def test_another_service_of_ours_is_no_node() -> None:
+    """Fleet, or the metrics of an agent, answer on that port."""
+    answer = b'HTTP/1.1 404 Not Found\r\ncontent-length: 21\r\n\r\n{"error":"Not Found"}'
+    async with raw_server(answer) as address:
+        (reply,) = await ask([address])
+    assert reply.failure == f"HTTP 404: Not Found; {NO_SERVER}"

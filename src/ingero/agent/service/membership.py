@@ -1,5 +1,6 @@
 """The membership of this node in a Fleet: its files, how it begins, is renewed and ends."""
 
+import contextlib
 import os
 import socket
 import time
@@ -92,6 +93,8 @@ class MemberFiles:
         """Remove every file."""
         for path in (self.record, self.token, self.certificate, self.authority, self.key):
             path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else keeps a file there
+            self.folder.rmdir()
 
 
 def default_folder() -> Path:

@@ -16,9 +16,10 @@ from ingero.contract.api_paths import NODE_TIME
 from ingero.core.clocks.skew import ClockOffset
 from ingero.errors import AuthError, Unavailable
 from ingero.storage.caller import home
+from ingero.transport.connect import failure_text
 from ingero.transport.fanout.ask import decode_time
 from ingero.transport.fanout.client import NodeReply, Question, peer_fingerprint
-from ingero.transport.fanout.failures import NOT_DECODABLE
+from ingero.transport.fanout.failures import NO_SERVER, NOT_DECODABLE
 from ingero.transport.fanout.nodes import split_host_port, split_scheme
 from ingero.transport.tls import fingerprint_bytes
 
@@ -87,10 +88,11 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
     node = split_scheme(node)[1]  # the form under which the fan-out looks it up
     try:
         seen = asyncio.run(peer_fingerprint(node, 5.0))
-    except (OSError, TimeoutError) as error:
-        raise Unavailable(
-            f"{node} does not answer with TLS: {error or 'no answer within 5 s'}"
-        ) from None
+    except TimeoutError:
+        raise Unavailable(f"{node} does not answer within 5 s; {NO_SERVER}") from None
+    except OSError as error:
+        why = failure_text(f"https://{node}", error, NO_SERVER)
+        raise Unavailable(f"{node} does not answer with TLS: {why}") from None
     if fingerprint is not None and fingerprint_bytes(fingerprint) != fingerprint_bytes(seen):
         raise AuthError(f"{node} shows {seen}, not the fingerprint you gave; nothing was trusted")
     if fingerprint is None and not yes:

@@ -1,5 +1,6 @@
 """The files of a new Fleet as texts: configuration, scrape configuration, operator's file."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -154,7 +155,7 @@ scrape_configs:
 
 def operator_text(folder: FleetFolder, url: str, endpoint: str, cluster: str | None) -> str:
     """Return the ingero.yaml of a person who asks this Fleet and its nodes."""
-    named = f"  cluster_id: {cluster}\n" if cluster else ""
+    named = f"  cluster_id: {json.dumps(cluster)}\n" if cluster else ""  # `no` is no boolean
     return f"""\
 # Made by `ingero fleet init`: copy this folder to your machine, adapt the paths, and use it with
 # INGERO_CONFIG, or as ~/.config/ingero/ingero.yaml.

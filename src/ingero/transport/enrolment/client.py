@@ -32,6 +32,7 @@ from ingero.contract.node_api import ErrorReply
 from ingero.errors import AuthError, ConfigError, TooLarge, Unavailable
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_response_body
+from ingero.transport.connect import is_plaintext, plain_reason
 from ingero.transport.enrolment.authority import pem_fingerprint
 from ingero.transport.tls import ClientTls, client_context, unverified_context
 
@@ -174,7 +175,11 @@ def _exchange(
     except TooLarge as error:
         raise Unavailable(f"{fleet}: {error}") from None
     except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"Fleet does not answer at {fleet}: {error}") from None
+        if is_plaintext(error):
+            why = "the server there does not use TLS; is it a Fleet made by `ingero fleet init`?"
+        else:
+            why = f"{plain_reason(error)}; is `ingero-fleet` running there?"
+        raise Unavailable(f"Fleet does not answer at {fleet}: {why}") from None
     finally:
         connection.close()
 

@@ -15,6 +15,7 @@ from ingero.errors import AuthError, TooLarge
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning, read_reply_body
 from ingero.transport.fanout.failures import (
+    NO_SERVER,
     changed_certificate,
     connection_failure,
     error_text,
@@ -113,7 +114,8 @@ class NodeClient:
                 (await read_reply_beginning(reply, ERROR_BODY_BYTES)).decode("utf-8", "replace")
             )
             failure = f"HTTP {reply.status}: {text or reply.reason or 'without a reason'}"
-            hint = self._token_hint() if reply.status == 401 else ""
+            hints = {401: self._token_hint(), 404: f"; {NO_SERVER}"}
+            hint = hints.get(reply.status, "")
             return NodeReply(node, name, failure=one_line(failure)[:ERROR_TEXT_LENGTH] + hint)
         limit_bytes = self.policy.max_reply_bytes
         try:

@@ -1,5 +1,6 @@
 """Why a node did not answer, and what to do about it."""
 
+import errno
 import os
 from typing import Final
 
@@ -8,6 +9,7 @@ import msgspec
 
 from ingero.transport.fanout.nodes import split_scheme
 
+NO_SERVER: Final = "is `ingero dashboard`, or the API of `ingero agent`, running there?"
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -34,7 +36,8 @@ def connection_failure(error: Exception) -> str:
             os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
         )
         closed = "it closed the connection during the handshake; TLS 1.3 is required"
-        return f"cannot connect: {reason or closed}"
+        hint = f"; {NO_SERVER}" if number == errno.ECONNREFUSED else ""
+        return f"cannot connect: {reason or closed}{hint}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closed the connection without an answer"
     return (

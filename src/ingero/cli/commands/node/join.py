@@ -17,7 +17,7 @@ _FILES = stacked(
         "--config",
         "config_path",
         type=click.Path(path_type=Path),
-        help="Configuration file to write; /etc/ingero/ingero.yaml for root, else "
+        help="Configuration file of the node; /etc/ingero/ingero.yaml for root, else "
         "~/.config/ingero/ingero.yaml, if omitted.",
     ),
     click.option(

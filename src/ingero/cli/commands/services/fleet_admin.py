@@ -9,6 +9,7 @@ import click
 from ingero.cli.params import AS_JSON, Duration, stacked
 from ingero.cli.show.table import print_json, printable, render_table
 from ingero.config.deploy.ports import FLEET, PORTS, ports_alone
+from ingero.core.counted import counted
 from ingero.core.units import format_duration
 
 DEFAULT_DIR = Path("/etc/ingero-fleet")
@@ -41,7 +42,8 @@ _CODE_OPTIONS = stacked(
     click.option(
         "--cluster",
         metavar="NAME",
-        help="Cluster that the nodes belong to; without it, each names its own.",
+        help="Cluster that the nodes belong to; without it that of `ingero fleet init`, or each "
+        "node names its own.",
     ),
 )
 
@@ -129,7 +131,7 @@ def init(
           "systemctl enable --now ingero-fleet")  # fmt: skip
     print("then, on each node:")
     print(f"  {join}")
-    _print_validity(nodes, valid_for)
+    _print_validity(nodes, valid_for, cluster)
     print(f"page: {made.url}/ with the token in {made.folder.token('operate')}")
 
 
@@ -147,15 +149,16 @@ def code(
       ingero fleet code
       ingero fleet code ~/fleet --nodes 1 --only gpu-17 --valid-for 1h
     """
-    from ingero.cli.fleet_files import fleet_url
+    from ingero.cli.fleet_files import cluster_of, fleet_url
 
+    cluster = cluster or cluster_of(folder.absolute())
     made = _new_code(folder.absolute(), nodes, valid_for, pattern, cluster)
     join = f"ingero join {fleet_url(folder.absolute())} {made}"
     if as_json:
         print_json({"join": join, "code": made})
         return
     print(join)
-    _print_validity(nodes, valid_for)
+    _print_validity(nodes, valid_for, cluster)
 
 
 @command.command("nodes")
@@ -175,6 +178,9 @@ def list_nodes(folder: Path, as_json: bool) -> None:
     if as_json:
         keys = ("node", "cluster", "names", "enrolled_s", "certificate_until_s", "revoked_s")
         print_json([{key: getattr(member, key) for key in keys} for _, member in members])
+        return
+    if not members:
+        print("no node has joined yet; `ingero fleet code` makes a join code")
         return
     rows = [
         (
@@ -218,9 +224,10 @@ def _new_code(folder: Path, nodes: int, valid_for: float, pattern: str, cluster:
     return new_code(folder, nodes, valid_for, pattern, cluster)
 
 
-def _print_validity(nodes: int, valid_for: float) -> None:
-    node = "one node" if nodes == 1 else f"{nodes} nodes"
-    print(f"  the code is for {node} and expires in {format_duration(valid_for)}; keep it secret")
+def _print_validity(nodes: int, valid_for: float, cluster: str | None) -> None:
+    whose = f" of cluster {printable(cluster)}" if cluster else ""
+    print(f"  the code is for {counted(nodes, 'node')}{whose} and expires in "
+          f"{format_duration(valid_for)}; keep it secret")  # fmt: skip
 
 
 def _day(at_s: float) -> str:
