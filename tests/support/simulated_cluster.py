@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.scripted_node import Change, Oscillation, Script, ScriptedSource
+
 from ingero.contract.push.encode import HealthReport, encode_health
 from ingero.contract.threshold import decode_headers, encode_quorum, encode_threshold
 from ingero.contract.types import Identity
@@ -18,7 +20,6 @@ from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
 from ingero.fleet.processor import FleetProcessor
-from ingero.sim.script import Change, Oscillation, Script, ScriptedSource
 
 CLUSTER = "sim"
 START_NS = 1_800_000_000 * 10**9

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.observation import Observation
 from ingero.files import replace_file
 from ingero.sim.job import JobFeed, SimulatedJob, read_job
-from ingero.sim.script import LAUNCHES, Script, signals_at
+from ingero.sim.signals import HEALTHY_LAUNCHES, simulate_signals
 
 GPU_MODEL = "NVIDIA H100 80GB HBM3"
 JOB_SEED = 7  # the same on every node
@@ -49,9 +48,9 @@ class ControlledSource:
 
     def read(self, now_ns: int) -> Observation:
         level = self._level()
-        signals = signals_at(Script(), 0.0, self._chance)
-        slowed = replace(signals, throughput=(signals.throughput or 0.0) * level)
-        return Observation(at_s=now_ns / 1e9, launches=int(LAUNCHES * level), signals=slowed)
+        signals = simulate_signals({"throughput": level}, self._chance)
+        launches = int(HEALTHY_LAUNCHES * level)
+        return Observation(at_s=now_ns / 1e9, launches=launches, signals=signals)
 
     def close(self) -> None:
         pass

@@ -1,16 +1,13 @@
-"""Scripted signals of a simulated node, which drive the real agent in demos and tests."""
+"""A node whose signals follow a script; they drive the real agent."""
 
 import math
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ingero.core.health.observation import Observation
-from ingero.core.health.score import Signals
-
-HEALTHY = Signals(100.0, 0.92, 0.90, 0.90)  # a training node; its score is about 0.945
-LAUNCHES = 6000
+from ingero.core.health.score import SIGNAL_NAMES
+from ingero.sim.signals import HEALTHY_LAUNCHES, NOISE, simulate_signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,7 @@ class Script:
 
     changes: tuple[Change, ...] = ()
     oscillations: tuple[Oscillation, ...] = ()
-    noise: float = 0.01
+    noise: float = NOISE
 
     def level(self, signal: str, at_s: float) -> float:
         """Return a signal at a moment, as a share of its healthy value."""
@@ -57,31 +54,19 @@ class Script:
 
 
 class ScriptedSource:
-    """Plays a script; `elapsed_s` returns the time since its start, None uses the system clock."""
+    """Plays a script; `elapsed_s` returns the time since its start."""
 
     def __init__(
-        self, script: Script, chance: random.Random, elapsed_s: Callable[[], float] | None = None
+        self, script: Script, chance: random.Random, elapsed_s: Callable[[], float]
     ) -> None:
-        started_s = time.monotonic()
-        self.script = script
-        self._chance = chance
-        self._elapsed_s = elapsed_s or (lambda: time.monotonic() - started_s)
+        self._script, self._chance, self._elapsed_s = script, chance, elapsed_s
 
     def read(self, now_ns: int) -> Observation:
-        signals = signals_at(self.script, self._elapsed_s(), self._chance)
-        rate = (signals.throughput or 0.0) / (HEALTHY.throughput or 1.0)
-        return Observation(at_s=now_ns / 1e9, launches=int(LAUNCHES * rate), signals=signals)
+        at_s = self._elapsed_s()
+        levels = {name: self._script.level(name, at_s) for name in SIGNAL_NAMES}
+        signals = simulate_signals(levels, self._chance, self._script.noise)
+        launches = int(HEALTHY_LAUNCHES * levels["throughput"])
+        return Observation(at_s=now_ns / 1e9, launches=launches, signals=signals)
 
     def close(self) -> None:
         pass
-
-
-def signals_at(script: Script, at_s: float, chance: random.Random) -> Signals:
-    """Return the signals of a scripted node at a moment; shares stay between 0 and 1."""
-    values: dict[str, float] = {}
-    for name, healthy in HEALTHY.items():
-        value = (
-            (healthy or 0.0) * script.level(name, at_s) * (1.0 + chance.gauss(0.0, script.noise))
-        )
-        values[name] = max(value, 0.0) if name == "throughput" else min(max(value, 0.0), 1.0)
-    return Signals(**values)

@@ -4,10 +4,11 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.support.scripted_node import Change, Oscillation, Script, ScriptedSource
 from tests.support.simulated_cluster import ClusterRun, Scenario, load_scenario
 
 from ingero.errors import ConfigError
-from ingero.sim.script import LAUNCHES, Change, Oscillation, Script, ScriptedSource
+from ingero.sim.signals import HEALTHY_LAUNCHES
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_levels(script: Script, levels: dict[float, float]) -> None:
 def test_a_scripted_source_feeds_the_agent() -> None:
     source = ScriptedSource(Script(noise=0.0), random.Random(1), lambda: 5.0)
     look = source.read(10**9)
-    assert (look.launches, look.signals.throughput, look.at_s) == (LAUNCHES, 100.0, 1.0)
+    assert (look.launches, look.signals.throughput, look.at_s) == (HEALTHY_LAUNCHES, 100.0, 1.0)
 
 
 def test_equal_seeds_give_equal_outcomes() -> None:
