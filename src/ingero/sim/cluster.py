@@ -314,9 +314,7 @@ def _reserve_port(address: str) -> socket.socket:
     host, port = address.rsplit(":", 1)
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    with contextlib.suppress(
-        OSError
-    ):  # the port is already taken: Fleet reports that when it starts
+    with contextlib.suppress(OSError):  # it is already taken, which Fleet reports when it starts
         reserved.bind((host, int(port)))
     return reserved
 

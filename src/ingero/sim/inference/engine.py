@@ -10,20 +10,21 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import msgspec
 
+from ingero.children.lifetime import end_with_parent
 from ingero.children.process import module_command, start_child
 from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, render
 
 _PR_SET_NAME: Final = 15
-_PR_SET_PDEATHSIG: Final = 1
-_SIGKILL: Final = 9
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -122,16 +123,15 @@ def _write(line: str) -> None:
     sys.stdout.flush()
 
 
-def _count(engine: SimulatedEngine, steps: Any) -> None:
+def _count(engine: SimulatedEngine, steps: Iterable[str]) -> None:
     for line in steps:
         engine.stepped(float(line))
 
 
 def work() -> None:
     """Step until the server ends; 0 on standard input means that there is nothing to do."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_NAME, b"VLLM::Worker", 0, 0, 0)
-    libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"VLLM::Worker", 0, 0, 0)
+    end_with_parent(signal.SIGKILL)
     step_s = [0.0]
     has_load = threading.Event()
 

@@ -5,7 +5,7 @@ import time
 import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingero.cli.commands.demos.keys import keep_running
 from ingero.cli.show.table import coloured, print_json
@@ -14,6 +14,9 @@ from ingero.cli.show.wrap import screen_columns, wrap
 from ingero.contract.fleet_api import ClusterStatus, NodeStatus
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.errors import IngeroError, Unavailable
+
+if TYPE_CHECKING:
+    from ingero.sim.cluster import DemoCluster
 
 RANKS_PER_NODE = 8
 EXCESS = 0.15  # more GPU time of the slow rank
@@ -97,7 +100,9 @@ def play_job(
     return 0 if run.is_right else 1
 
 
-def _learn(cluster: Any, run: JobDemo, began_s: float, say: Callable[[str], None]) -> None:
+def _learn(
+    cluster: "DemoCluster", run: JobDemo, began_s: float, say: Callable[[str], None]
+) -> None:
     """Wait until all ranks are judged, with a line of progress on a terminal."""
     from ingero.sim.cluster import HURRY
 
@@ -124,7 +129,7 @@ def _learn(cluster: Any, run: JobDemo, began_s: float, say: Callable[[str], None
     say(f"{run.learned_s:5.1f} s  {run.ranks} ranks are judged, nobody is slow")
 
 
-def _slow(cluster: Any, run: JobDemo, say: Callable[[str], None]) -> None:
+def _slow(cluster: "DemoCluster", run: JobDemo, say: Callable[[str], None]) -> None:
     """Slow one rank, and show what is said about it."""
     at_s = cluster.slow_rank(run.rank, EXCESS)
     say(f"\n         the GPU of rank {run.rank} on {run.node} now takes {EXCESS:.0%} longer")
@@ -143,11 +148,11 @@ def _verdict(seen: Cluster, rank: int) -> Verdict | None:
     return None
 
 
-def _wait(cluster: Any, run: JobDemo, condition: Callable[[Cluster], bool]) -> Cluster:
+def _wait(cluster: "DemoCluster", run: JobDemo, condition: Callable[[Cluster], bool]) -> Cluster:
     deadline_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline_s:
         cluster.check_alive()
-        seen: Cluster | None = cluster.judged()
+        seen = cluster.judged()
         if seen is not None:
             run.look(seen)
             if condition(seen):

@@ -7,18 +7,21 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ingero.cli.show.table import coloured
 from ingero.cli.show.verdicts import loss_text
 from ingero.contract.verdict import Verdict, VerdictState
+
+if TYPE_CHECKING:
+    from ingero.sim.cluster import DemoCluster
 
 EXCESS: Final = 0.15
 POLL_S: Final = 0.5
 
 
 def keep_running(
-    cluster: Any, ranks: int, slow: list[int], url: str, say: Callable[[str], None]
+    cluster: "DemoCluster", ranks: int, slow: list[int], url: str, say: Callable[[str], None]
 ) -> None:
     """Run until Ctrl-C or `q`; `slow` are the ranks that are slow already."""
     say(f"\nstill running: {url}   `ingero top --fleet {url.rstrip('/')}`")
@@ -43,7 +46,7 @@ def keep_running(
             named = _tell(cluster, named, say)
 
 
-def _tell(cluster: Any, named: set[int], say: Callable[[str], None]) -> set[int]:
+def _tell(cluster: "DemoCluster", named: set[int], say: Callable[[str], None]) -> set[int]:
     """Say who is newly named and who no longer is; return who is named now."""
     seen = cluster.judged()
     if seen is None:
