@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 from ingero.agent.causes.gpu_signals import GpuSignals
 from ingero.agent.causes.look import LOOK_S, Look, RankProcess, look
@@ -32,7 +32,7 @@ from ingero.contract.otlp.values import MetricsRequest, ResourceMetrics
 from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import Identity
 from ingero.core.causes.ranking import Difference
-from ingero.transport.otlp.client import PushReply
+from ingero.transport.otlp.client import MetricsClient
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +44,6 @@ MAX_WAITING: Final = 4  # asks
 MAX_ANSWERED: Final = 256  # asks that are remembered
 PAUSE_S: Final = 5.0  # between two looks
 RANKS_PER_REQUEST: Final = 16
-
-
-class Client(Protocol):
-    """A push client of either protocol."""
-
-    async def push(self, request: MetricsRequest) -> PushReply: ...
 
 
 @dataclass(slots=True)
@@ -79,7 +73,7 @@ class CauseWatch:
 
     def __init__(
         self,
-        client: Client,
+        client: MetricsClient,
         identity: Identity,
         gpus: GpuSignals,
         look_s: float = LOOK_S,

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from ingero.agent.engines.engine import Engine, EnginePlace
 from ingero.agent.engines.find import Candidate, upwards
@@ -31,7 +31,7 @@ from ingero.contract.verdict import Verdict
 from ingero.core.inference.heartbeat import STALL_AFTER_S
 from ingero.core.inference.metric_table import PATHS
 from ingero.core.inference.page import EnginePage, read_page
-from ingero.transport.otlp.client import PushReply
+from ingero.transport.otlp.client import MetricsClient
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +47,6 @@ TRY_S: Final = 4.0  # for all ports of a process that may be an engine
 ENGINES_PER_REQUEST: Final = 16
 DENIED: Final = "its ports cannot be read; run the agent as root or as the user of the engine"
 T = TypeVar("T")
-
-
-class Client(Protocol):
-    """A push client of either protocol."""
-
-    async def push(self, request: MetricsRequest) -> PushReply: ...
 
 
 @dataclass(slots=True)
@@ -74,7 +68,7 @@ class EngineWatch:
 
     def __init__(
         self,
-        client: Client | None,
+        client: MetricsClient | None,
         identity: Identity,
         on_verdicts: Callable[[Sequence[Verdict]], None] = lambda verdicts: None,
         gpu_model: Callable[[], str | None] = lambda: None,
@@ -270,7 +264,7 @@ class EngineWatch:
         self._find_at_s = -math.inf  # it may be back under another pid or port
         log.info("engine_gone", extra=_about(engine) | {"why": why})
 
-    async def _push(self, client: Client, at_ns: int) -> None:
+    async def _push(self, client: MetricsClient, at_ns: int) -> None:
         resources = [
             encode_engine(self._identity, engine.ids()[rank], report, at_ns)
             for engine in self.engines.values()

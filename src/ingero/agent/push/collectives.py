@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from ingero.core.collectives.step_points import (
 )
 from ingero.core.collectives.step_sample import StepSample, Weights
 from ingero.core.health.modes import PushOutcome
-from ingero.transport.otlp.client import PushReply
+from ingero.transport.otlp.client import MetricsClient, PushReply
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +66,6 @@ class LivePolicy:
     collectives_per_s: float = 32.0  # of one rank at most
     max_queued_points: int = 20_000
     max_ranks: int = 1024
-
-
-class Client(Protocol):
-    """A push client of either protocol."""
-
-    async def push(self, request: MetricsRequest) -> PushReply: ...
 
 
 @dataclass(slots=True)
@@ -99,7 +93,7 @@ class LiveCollectives:
     def __init__(
         self,
         feeds: Sequence[CollectiveFeed],
-        client: Client,
+        client: MetricsClient,
         identity: Identity,
         on_verdicts: Callable[[Sequence[Verdict]], None],
         gpu_model: Callable[[], str | None] = lambda: None,

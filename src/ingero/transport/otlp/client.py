@@ -91,6 +91,12 @@ class ClientOptions:
         return dict(self.headers) | authorization(self.token())
 
 
+class MetricsClient(Protocol):
+    """What a service needs that sends measurements now and then, over HTTP or gRPC."""
+
+    async def push(self, request: MetricsRequest) -> PushReply: ...
+
+
 class PushClient(Protocol):
     """A client for pushes, over HTTP or gRPC."""
 
