@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from ingero.agent.host.deadline import DRIVER_S, Deadline
+from ingero.agent.host.gpu import start_nvml
 from ingero.agent.processes.info import read_environ
 from ingero.contract.causes import Signal
 from ingero.errors import Unavailable
@@ -19,17 +20,6 @@ _COUNTED: Final = (Signal.ECC_ERRORS, Signal.ECC_CORRECTED)
 MAX_EVENTS: Final = 64  # that are read at once
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 Answer = TypeVar("Answer")
-
-
-def start_nvml() -> Any:
-    """Return the NVML module, initialised; None without a driver."""
-    try:
-        import pynvml  # noqa: PLC0415 - loads the driver library
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - a half-installed driver may raise anything
-        return None
-    return pynvml
 
 
 class GpuSignals:

@@ -19,8 +19,6 @@ _MEMORY_QUERY = ("--query-gpu=memory.used,memory.total", "--format=csv,noheader,
 _THROTTLE_QUERY = ("--query-gpu=uuid,clocks_throttle_reasons.active", "--format=csv,noheader")
 _UNSUPPORTED = frozenset({"[not supported]", "[n/a]", "n/a"})
 _NAME_QUERY = ("--query-gpu=name", "--format=csv,noheader")
-
-
 _MIB = 1 << 20  # the unit of nvidia-smi
 
 
@@ -37,18 +35,29 @@ class GpuMemory:
         return min(max((self.total - self.used) / self.total, 0.0), 1.0)
 
 
+def start_nvml() -> Any:
+    """Return the NVML module, initialised; None without a driver."""
+    try:
+        import pynvml  # noqa: PLC0415 - loads the driver library
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - a half-installed driver may raise anything
+        return None
+    return pynvml
+
+
 class Gpus:
     """Reads NVML, else nvidia-smi; raises Unavailable with the reason when neither works.
 
     Every question has a deadline: "the driver does not answer" is such a reason.
     """
 
-    def __init__(self, start: Callable[[], Any] | None = None, seconds: float = DRIVER_S) -> None:
+    def __init__(self, start: Callable[[], Any] = start_nvml, seconds: float = DRIVER_S) -> None:
         self._deadline = Deadline("the NVIDIA driver", seconds)
         self._silence = ""
         self._nvml: Any = None
         try:
-            self._nvml = self._deadline.call(start or _start_nvml)
+            self._nvml = self._deadline.call(start)
         except Unavailable as error:
             self._silence = str(error)
         self._smi = None if self._nvml else shutil.which("nvidia-smi")
@@ -167,13 +176,3 @@ def parse_names(text: str) -> GpuInfo:
     if not names:
         raise Unavailable("nvidia-smi lists no GPU")
     return GpuInfo(names[0], len(names))
-
-
-def _start_nvml() -> Any:
-    try:
-        import pynvml  # noqa: PLC0415 - loads the driver library
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - a half-installed driver may raise anything
-        return None
-    return pynvml

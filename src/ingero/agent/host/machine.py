@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.proc import PROC, CpuTimes, read_cpu_times, read_meminfo
+from ingero.contract.node_api import GpuInfo
 from ingero.core.chains.evidence import SystemSample
 from ingero.errors import Unavailable
 
@@ -14,16 +15,15 @@ from ingero.errors import Unavailable
 class HostSampler:
     """CPU, memory, swap and load; the first reading is None, because it has no CPU share yet."""
 
-    def __init__(self, proc: Path = PROC) -> None:
-        self._proc = proc
+    def __init__(self) -> None:
         self._before: CpuTimes | None = None
 
     def read(self, now_ns: int) -> SystemSample | None:
         """Return a sample; None when /proc cannot be read, and at the first call."""
         try:
-            now = read_cpu_times(self._proc)
-            memory = read_meminfo(self._proc)
-            load = float((self._proc / "loadavg").read_text().split()[0])
+            now = read_cpu_times()
+            memory = read_meminfo()
+            load = float((PROC / "loadavg").read_text().split()[0])
         except (Unavailable, OSError, ValueError, IndexError):
             return None
         before, self._before = self._before, now
@@ -63,26 +63,31 @@ class MachineInfo:
     os_release: str
 
 
-def read_machine(proc: Path = PROC) -> MachineInfo:
+def read_machine() -> MachineInfo:
     """Read the machine once, at the start of a recording."""
-    try:
-        model = Gpus().info().label
-    except Unavailable:
-        model = ""
+    gpu = read_gpu()
     return MachineInfo(
-        gpu_model=model,
-        gpu_driver=driver_version(proc),
-        cpu_model=_after_colon(_text(proc / "cpuinfo"), "model name"),
+        gpu_model="" if gpu is None else gpu.model,
+        gpu_driver=driver_version(),
+        cpu_model=_after_colon(_text(PROC / "cpuinfo"), "model name"),
         cpu_cores=os.cpu_count() or 0,
-        mem_total_mb=read_meminfo(proc).get("MemTotal", 0) >> 10,
+        mem_total_mb=read_meminfo().get("MemTotal", 0) >> 10,
         kernel=platform.release(),
         os_release=_pretty_name(_text(Path("/etc/os-release"))),
     )
 
 
-def driver_version(proc: Path = PROC) -> str:
+def read_gpu() -> GpuInfo | None:
+    """Return the GPUs of this machine as its API shows them; None without any."""
+    try:
+        return GpuInfo(Gpus().info().label, driver_version())
+    except Unavailable:
+        return None
+
+
+def driver_version() -> str:
     """Return the version of the NVIDIA kernel driver; empty without one."""
-    words = _text(proc / "driver" / "nvidia" / "version").partition("\n")[0].split()
+    words = _text(PROC / "driver" / "nvidia" / "version").partition("\n")[0].split()
     return next((word for word in words if word[:1].isdigit() and "." in word), "")
 
 

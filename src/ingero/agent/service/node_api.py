@@ -9,16 +9,14 @@ from typing import Final
 import msgspec
 
 from ingero.agent.api.server import DashboardSettings, serve_until_signal, start_dashboard
-from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.identity import default_node
-from ingero.agent.host.machine import driver_version
+from ingero.agent.host.machine import read_gpu
 from ingero.agent.service.link import BEAT_S, Beat, PartLink
 from ingero.children.memory import return_freed_memory
 from ingero.children.output import output_of
 from ingero.children.process import module_command
 from ingero.config.ingero import IngeroConfig
-from ingero.contract.node_api import GpuInfo
-from ingero.errors import AuthError, Unavailable
+from ingero.errors import AuthError
 from ingero.transport.bearer import read_keys
 from ingero.transport.tls import ServerTls
 
@@ -41,7 +39,7 @@ def api_settings(config: IngeroConfig, database: Path) -> DashboardSettings:
         tls=tls,
         client_ca=api.client_ca,
         keys=tuple(read_keys(api.token_file)) if api.token_file else None,
-        gpu=_gpu(),
+        gpu=read_gpu(),
     )
 
 
@@ -101,11 +99,3 @@ async def _beat(url: str, link: PartLink) -> None:
     while True:
         link.beat(Beat(addresses={"api": url}))
         await asyncio.sleep(BEAT_S)
-
-
-def _gpu() -> GpuInfo | None:
-    """Return the GPU of this machine, if there is one."""
-    with contextlib.suppress(Unavailable):
-        found = Gpus().info()
-        return GpuInfo(found.label, driver_version())
-    return None

@@ -8,13 +8,11 @@ from pathlib import Path
 import click
 
 from ingero.agent.api.server import DashboardSettings, serve_until_signal, start_dashboard
-from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.identity import default_node
-from ingero.agent.host.machine import driver_version
+from ingero.agent.host.machine import read_gpu
 from ingero.cli.settings import TRACE_DB
 from ingero.config.ingero import trace_database
-from ingero.contract.node_api import GpuInfo
-from ingero.errors import ConfigError, IngeroError, Unavailable
+from ingero.errors import ConfigError, IngeroError
 from ingero.storage.trace.reading import reading
 from ingero.storage.trace.rows import read_nodes
 from ingero.transport.bearer import keys_from
@@ -111,7 +109,7 @@ def command(
         trusted_network=trusted_network,
         keys=None if keys is None else tuple(keys),
         host_names=host_names,
-        gpu=_gpu(),
+        gpu=read_gpu(),
     )
     asyncio.run(_serve(settings))
 
@@ -135,14 +133,6 @@ async def _serve(settings: DashboardSettings) -> None:
             file=sys.stderr,
         )
     await serve_until_signal(serving)
-
-
-def _gpu() -> GpuInfo | None:
-    """Return the GPU of this machine, if there is one."""
-    with contextlib.suppress(Unavailable):
-        found = Gpus().info()
-        return GpuInfo(found.label, driver_version())
-    return None
 
 
 def _node_in(path: Path) -> str | None:
