@@ -11,7 +11,7 @@ import pytest
 from ingero.agent.ebpf.attach import CallPrograms, find_sites
 from ingero.agent.ebpf.loaded import LoadedProbes
 from ingero.agent.ebpf.loader.links import ATTACH_UPROBE_MULTI, Probe, ProbeStyle
-from ingero.agent.ebpf.loader.program import EMPTY_PROGRAM, KPROBE, load_code
+from ingero.agent.ebpf.loader.program import load_empty_probe
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.processes.discover import mapped_libraries
 from ingero.errors import ForeignFile, Unavailable
@@ -64,9 +64,7 @@ def test_returns_go_when_entries_are_refused(style: ProbeStyle, job) -> None:
     library = mapped_libraries(process.pid)[0]
     number, sites = next(iter(find_sites(library.file, library.library).items()))
     probe = Probe(sites[0].offset, number)
-    good = load_code(
-        "good", KPROBE, EMPTY_PROGRAM, ATTACH_UPROBE_MULTI if style is ProbeStyle.MULTI else 0
-    )
+    good = load_empty_probe(ATTACH_UPROBE_MULTI if style is ProbeStyle.MULTI else 0)
     before = open_descriptors()
     try:
         with pytest.raises(Unavailable):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ingero.agent.ebpf.loader.program import EMPTY_PROGRAM, KPROBE, load_code
+from ingero.agent.ebpf.loader.program import load_empty_probe
 from ingero.agent.ebpf.loader.syscalls import (
     LINK_CREATE,
     RAW_TRACEPOINT_OPEN,
@@ -174,7 +174,7 @@ def _refusal(style: ProbeStyle, attach_type: int) -> str | None:
     (EBADF), an older one rejects the style.
     """
     try:
-        program = load_code("feature_test", KPROBE, EMPTY_PROGRAM, attach_type)
+        program = load_empty_probe(attach_type)
     except BpfRefused as refused:
         return str(refused)
     try:

@@ -265,10 +265,10 @@ def _load_program(
         ) from None
 
 
-def load_code(name: str, kind: int, instructions: bytes, attach_type: int = 0) -> int:
-    """Load a program of bare instructions: empty probes for calibration and feature tests."""
-    return _load_program(name, kind, instructions, attach_type)
-
-
 # r0 = 0; exit
-EMPTY_PROGRAM: Final = struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+_EMPTY_PROGRAM: Final = struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+
+
+def load_empty_probe(attach_type: int) -> int:
+    """Load a probe that does nothing, to see what the kernel allows."""
+    return _load_program("feature_test", KPROBE, _EMPTY_PROGRAM, attach_type)
