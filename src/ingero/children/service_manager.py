@@ -1,5 +1,6 @@
 """The service manager (systemd): messages to it, and commands for it."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -16,7 +17,7 @@ WATCHDOG_PID_VARIABLE: Final = "WATCHDOG_PID"
 READY: Final = "READY=1"
 RELOADING: Final = "RELOADING=1"
 STOPPING: Final = "STOPPING=1"
-WATCHDOG: Final = "WATCHDOG=1"
+_WATCHDOG: Final = "WATCHDOG=1"
 _RUNNING: Final = Path("/run/systemd/system")
 _COMMAND_TIMEOUT_S: Final = 120.0
 
@@ -36,7 +37,15 @@ def tell_manager(*lines: str) -> None:
         channel.send("\n".join(lines).encode())
 
 
-def watchdog_interval_s() -> float | None:
+async def feed_watchdog() -> None:
+    """Tell a manager that watches this process, again and again, that its event loop turns."""
+    interval_s = _watchdog_interval_s()
+    while interval_s is not None:
+        tell_manager(_WATCHDOG)
+        await asyncio.sleep(interval_s)
+
+
+def _watchdog_interval_s() -> float | None:
     """Return how often the manager wants a sign of life; None where it wants none.
 
     It is half of what the manager allows, as the manager recommends.

@@ -12,9 +12,8 @@ import click
 from ingero.children.service_manager import (
     READY,
     STOPPING,
-    WATCHDOG,
+    feed_watchdog,
     tell_manager,
-    watchdog_interval_s,
 )
 from ingero.cli.event_loop import new_event_loop
 from ingero.cli.show.logs import set_up_logging
@@ -46,7 +45,7 @@ def run_service(
         tell_manager(READY)
 
     async def whole() -> None:
-        alive = asyncio.create_task(_show_life())
+        alive = asyncio.create_task(feed_watchdog())
         try:
             await serve(announce)
         finally:
@@ -57,14 +56,6 @@ def run_service(
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(whole())
     return 0
-
-
-async def _show_life() -> None:
-    """Tell a service manager that watches this process, again and again, that the loop turns."""
-    interval_s = watchdog_interval_s()
-    while interval_s is not None:
-        tell_manager(WATCHDOG)
-        await asyncio.sleep(interval_s)
 
 
 def run_stdio(server: Any) -> int:

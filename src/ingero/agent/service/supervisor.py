@@ -28,9 +28,8 @@ from ingero.children.service_manager import (
     READY,
     RELOADING,
     STOPPING,
-    WATCHDOG,
+    feed_watchdog,
     tell_manager,
-    watchdog_interval_s,
 )
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.exposition import by_label, gauge, render
@@ -72,7 +71,7 @@ class AgentService:
         try:
             self._start(self._planned(self.config))
             announcing = asyncio.create_task(self._announce(on_started))
-            watchdog = asyncio.create_task(_feed_watchdog())
+            watchdog = asyncio.create_task(feed_watchdog())
             renewing = asyncio.create_task(renew_forever(lambda: self.config, self._restart_api))
             await self._stopping.wait()
             tell_manager(STOPPING)
@@ -211,10 +210,3 @@ def _settings_of(plan: PlannedPart, config: IngeroConfig) -> object:
     if plan.name == PUSHER:
         return (*common, config.fleet, config.signals, config.remediate, config.otlp)
     return (*common, config.fleet.workload_type)
-
-
-async def _feed_watchdog() -> None:
-    interval_s = watchdog_interval_s()
-    while interval_s is not None:
-        tell_manager(WATCHDOG)
-        await asyncio.sleep(interval_s)
