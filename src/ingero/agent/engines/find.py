@@ -16,10 +16,10 @@ from ingero.agent.engines.names import CommandLine, may_be_asked, read_command_l
 from ingero.agent.engines.ports import Listening, PortTable
 from ingero.agent.processes.discover import (
     mapped_pages,
-    owner_uid,
     parent_of,
     process_ids,
     running_since,
+    user_of,
 )
 from ingero.agent.processes.maps import read_maps
 
@@ -114,12 +114,6 @@ class EngineFinder:
         if known is None or known[:2] != (started, pages):
             known = self._cuda[pid] = (started, pages, "/libcuda.so" in read_maps(pid))
         return known[2]
-
-
-def user_of(pid: int) -> int:
-    """Return the user that a process runs as; -1 when it is gone."""
-    owner = owner_uid(pid)
-    return -1 if owner is None else owner
 
 
 def command_line_of(pid: int) -> CommandLine:
