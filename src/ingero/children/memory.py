@@ -10,6 +10,11 @@ _M_ARENA_MAX: Final = -8
 def return_freed_memory() -> None:
     """Give the kernel back what the start took and does not need any more."""
     gc.collect()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Give the kernel back what the C library would keep for later."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):  # glibc only
         libc.malloc_trim(0)

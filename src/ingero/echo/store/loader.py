@@ -13,11 +13,12 @@ from typing import Any, Final
 import duckdb
 import msgspec
 
+from ingero.children.memory import trim_heap
 from ingero.config.lake import read_lake_secrets
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
 from ingero.echo.store.columns import run_columns
-from ingero.echo.store.memory import QuietMoments, give_back_memory
+from ingero.echo.store.memory import QuietMoments
 from ingero.echo.store.query import Descriptions, explained, is_out_of_memory, run_query
 from ingero.echo.store.read_ahead import ReadAhead
 from ingero.echo.store.sql import run_user_sql
@@ -163,7 +164,7 @@ class Loader:
             if not self._stopping:
                 next(chores)
             if was_full and not is_full:
-                give_back_memory()
+                trim_heap()
             was_full = is_full
             if not is_full:
                 self._wake.wait(max(0.0, self._store.load_every_s - (time.monotonic() - started)))

@@ -42,13 +42,6 @@ def leave_out_pyarrow() -> None:
     sys.modules["pyarrow"] = None  # type: ignore[assignment]  # how Python notes "cannot import"
 
 
-def give_back_memory() -> None:
-    """Give free memory back to the kernel, which the C library would keep for the next load."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
-
-
 class QuietMoments:
     """Moments without a question, in which the store may take away memory that questions use."""
 

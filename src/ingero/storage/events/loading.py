@@ -14,7 +14,7 @@ import duckdb
 
 from ingero.errors import IngeroError, MalformedInput, StoreError, TooLarge
 from ingero.storage.events.reasons import REFUSED, UNREADABLE
-from ingero.storage.events.store import EventStore, Loaded, Prepared
+from ingero.storage.events.store import EventStore, Loaded, Prepared, first_line
 from ingero.storage.journal.frames import Frame, request_digest
 from ingero.storage.quarantine import Quarantine, Quarantined
 
@@ -117,11 +117,6 @@ def is_about_data(error: Exception) -> bool:
     if isinstance(error, (*_STORE_ERRORS, IngeroError, MemoryError, OSError)):
         return False
     return not any(sign in str(error).lower() for sign in _MEMORY_SIGNS)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the error as one line."""
-    return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 def _remove_loaded(store: EventStore, quarantine: Quarantine, before: int) -> None:

@@ -375,5 +375,5 @@ def time_column(table: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the error as one line."""
-    return str(error).splitlines()[0]
+    """Return the first line of an error, or its type if it has no text."""
+    return (str(error).splitlines() or [""])[0] or type(error).__name__

@@ -1,5 +1,6 @@
 """Keeping a trace database within its size: deleting old rows, or starting a new file."""
 
+import glob
 import re
 import secrets
 import sqlite3
@@ -132,14 +133,9 @@ def rolled_files(path: Path) -> list[Path]:
     prefix, suffix = f"{path.stem}.", path.suffix
     return sorted(
         file
-        for file in path.parent.glob(f"{glob_escape(prefix)}*{glob_escape(suffix)}")
+        for file in path.parent.glob(f"{glob.escape(prefix)}*{glob.escape(suffix)}")
         if _STAMP.fullmatch(file.name[len(prefix) : len(file.name) - len(suffix)])
     )
-
-
-def glob_escape(text: str) -> str:
-    """Escape a file name for use in a glob pattern."""
-    return re.sub(r"([*?[])", r"[\1]", text)
 
 
 def _stamp(now_ns: int) -> str:
