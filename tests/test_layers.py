@@ -20,7 +20,7 @@ LAYERS = [  # from the top; names on one line never import each other
     {"agent", "fleet", "echo", "sink"},
     {"config"},
     {"storage", "transport", "importers", "children", "web"},
-    {"files"},  # atomic and private writes
+    {"files", "stopping"},  # atomic and private writes; how services stop
     {"core"},
     {"contract"},
     {"errors", "compiled"},

@@ -1,7 +1,6 @@
 """The reference consumer of the remediation socket: line counts and stragglers for Prometheus."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter, OrderedDict
@@ -18,6 +17,7 @@ from ingero.contract.exposition import CONTENT_TYPE, Family, by_label, gauge, re
 from ingero.contract.straggler import MAX_LINE_BYTES, decode_envelope
 from ingero.core.setting import setting
 from ingero.errors import MalformedInput
+from ingero.stopping import is_set_within
 
 log = logging.getLogger(__name__)
 
@@ -200,8 +200,7 @@ async def follow_socket(sink: Sink, stop: asyncio.Event) -> None:
                         extra={"path": str(sink.settings.socket_path), "why": str(error)},
                     )
                 is_waiting = True
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), sink.settings.reconnect_delay_s)
+            await is_set_within(stop, sink.settings.reconnect_delay_s)
     finally:
         ended.cancel()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import ssl
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from ingero.children.memory import settle_memory
 from ingero.config.echo import EchoConfig, certificate_beside
 from ingero.config.rates import load_rates
 from ingero.contract.api_paths import HEALTHZ, OTLP_LOGS, OTLP_METRICS, OTLP_TRACES, PROMETHEUS
@@ -34,6 +34,7 @@ from ingero.echo.receive import Receiver
 from ingero.echo.store.api import StoreStats
 from ingero.echo.store.memory import keep_memory_of_answers
 from ingero.errors import IngeroError, StoreError
+from ingero.stopping import stop_on_signals
 from ingero.transport.access import Access, Denied
 from ingero.transport.admission import Admission
 from ingero.transport.bearer import AUTHORIZATION, Key, TokenScope
@@ -264,14 +265,10 @@ async def serve(config: EchoConfig, on_started: Callable[[EchoService], None]) -
     raise_file_limit()
     keep_memory_of_answers()
     service = EchoService(config)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopping = stop_on_signals()
     await service.start()
-    gc.freeze()  # as in Fleet: no ordinary run of the collector holds the event loop for long
-    gc.set_threshold(20_000, 5, 200)
-    loop.add_signal_handler(signal.SIGHUP, service.reload)
+    settle_memory()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
     on_started(service)
     await stopping.wait()
     await service.stop()

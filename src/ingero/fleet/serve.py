@@ -1,12 +1,11 @@
 """`ingero-fleet serve`: check what a start would read, run until a signal, reload on SIGHUP."""
 
 import asyncio
-import gc
 import signal
 from collections.abc import Callable
 from functools import partial
 
-from ingero.children.memory import return_freed_memory
+from ingero.children.memory import settle_memory
 from ingero.config.fleet import FleetConfig
 from ingero.config.fleet_exporters import ForwardExporterConfig
 from ingero.config.providers import load_providers
@@ -15,6 +14,7 @@ from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.app import FleetService
 from ingero.fleet.exporters import build_backend
 from ingero.fleet.listeners import ListenerSecrets
+from ingero.stopping import stop_on_signals
 from ingero.transport.file_limit import raise_file_limit
 
 
@@ -54,15 +54,10 @@ async def serve(
     raise_file_limit()
     service = FleetService(config)
     service.reread = reread
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, service.reload)
+    stopping = stop_on_signals()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
     await service.start()
-    return_freed_memory()
-    gc.freeze()  # objects of the start stay alive, so the collector need not scan them
-    gc.set_threshold(20_000, 5, 200)  # no ordinary run scans more than 100,000 objects
+    settle_memory()
     on_started(service)
     await stopping.wait()
     await service.stop()

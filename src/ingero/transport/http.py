@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ingero.contract.names import JSON_TYPE
 from ingero.errors import TooLarge, Unavailable
+from ingero.stopping import is_set_within
 from ingero.transport.access import Access, Denied, lacks_scope
 from ingero.transport.admission import Admission, AdmittedApp
 from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER, Key, TokenScope
@@ -283,8 +284,7 @@ class _QuietServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Wake up once a second for the Date header, not ten times, and at once to stop."""
         while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.stopping.wait(), 1.0)
+            await is_set_within(self.stopping, 1.0)
 
 
 class HttpListener:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ingero.core.crowd import place_for
+from ingero.stopping import is_set_within
 from ingero.transport.local.listener import open_listener, peer_credentials, peer_groups
 
 log = logging.getLogger(__name__)
@@ -181,7 +182,5 @@ class _Consumer:
         """Stop once the queue is written, or after a second."""
         self._is_closing = True
         self._wake.set()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), 1.0)
-        if not self._idle.is_set():
+        if not await is_set_within(self._idle, 1.0):
             self._writer.transport.abort()

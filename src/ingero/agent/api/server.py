@@ -1,7 +1,5 @@
 """Serves the node API until a signal: over HTTPS with a stored certificate by default."""
 
-import asyncio
-import signal
 import socket
 import ssl
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from typing import Any
 from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.contract.node_api import GpuInfo
 from ingero.errors import ConfigError
+from ingero.stopping import stop_on_signals
 from ingero.storage.caller import home
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.access import Access
@@ -145,11 +144,7 @@ async def _serve(
 async def serve_until_signal(serving: Serving) -> None:
     """Serve until SIGINT or SIGTERM, then let running requests finish."""
     raise_file_limit()
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
+    await stop_on_signals().wait()
     await serving.stop()
 
 

@@ -32,6 +32,7 @@ from ingero.contract.otlp.values import MetricsRequest, ResourceMetrics
 from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import Identity
 from ingero.core.causes.ranking import Difference
+from ingero.stopping import is_set_within
 from ingero.transport.otlp.client import MetricsClient
 
 log = logging.getLogger(__name__)
@@ -186,8 +187,7 @@ class CauseWatch:
             except Exception:
                 self.counters.failed += 1
                 log.exception("signals_failed")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), SIGNALS_S)
+            await is_set_within(stop, SIGNALS_S)
 
     async def _look(self) -> None:
         while True:

@@ -31,6 +31,7 @@ from ingero.contract.verdict import Verdict
 from ingero.core.inference.heartbeat import STALL_AFTER_S
 from ingero.core.inference.metric_table import PATHS
 from ingero.core.inference.page import EnginePage, read_page
+from ingero.stopping import is_set_within
 from ingero.transport.otlp.client import MetricsClient
 
 log = logging.getLogger(__name__)
@@ -105,8 +106,7 @@ class EngineWatch:
                 self.counters.failed += 1
                 log.exception("engines_failed")
             due_s = max(due_s + ROUND_S, time.monotonic())
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), due_s - time.monotonic())
+            await is_set_within(stop, due_s - time.monotonic())
         for task in (*self._reading.values(), self._finding):
             if task is not None:
                 task.cancel()

@@ -41,6 +41,7 @@ from ingero.core.health.lifecycle import Lifecycle
 from ingero.core.health.modes import ModePolicy
 from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.errors import ConfigError, IngeroError, Unavailable
+from ingero.stopping import stop_on_signals
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.caller import home
 from ingero.storage.trace.aggregates import TraceReader
@@ -390,10 +391,7 @@ def _monitor_policy(config: IngeroConfig) -> MonitorPolicy:
 
 
 def _stop_on_signals(reload: Callable[[], None] | None) -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     # without `reload`, the agent shuts down properly when its terminal is closed
-    loop.add_signal_handler(signal.SIGHUP, reload or stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload or stop.set)
     return stop

@@ -1,7 +1,6 @@
 """Causal chains of the trace database, sent to Fleet so that Echo knows why this node was slow."""
 
 import asyncio
-import contextlib
 import logging
 import sqlite3
 import time
@@ -15,6 +14,7 @@ from ingero.contract.types import Identity
 from ingero.core.chains.reports import Finding, ReportBook
 from ingero.core.health.modes import PushOutcome
 from ingero.errors import IngeroError
+from ingero.stopping import is_set_within
 from ingero.storage.trace.chains import NEWEST_FIRST, read_chains
 from ingero.storage.trace.reading import reading
 from ingero.storage.trace.stacks import report_chain
@@ -51,8 +51,7 @@ class ChainReports:
         """Send now, every ten seconds until `stop`, and once more before the end."""
         await self.send(time.time_ns(), time.monotonic())
         while not stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), INTERVAL_S)
+            await is_set_within(stop, INTERVAL_S)
             await self.send(time.time_ns(), time.monotonic())
 
     async def send(self, now_ns: int, now_s: float) -> None:

@@ -7,7 +7,6 @@ connection is separate, so that a score is never delayed.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
@@ -44,6 +43,7 @@ from ingero.core.collectives.step_points import (
 )
 from ingero.core.collectives.step_sample import StepSample, Weights
 from ingero.core.health.modes import PushOutcome
+from ingero.stopping import is_set_within
 from ingero.transport.otlp.client import MetricsClient, PushReply
 
 log = logging.getLogger(__name__)
@@ -129,8 +129,7 @@ class LiveCollectives:
                 if sending is None or sending.done():
                     sending = asyncio.create_task(self._safely(self._send_if_due))
                 due_s = max(due_s + self.policy.interval_s, time.monotonic())
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), due_s - time.monotonic())
+                await is_set_within(stop, due_s - time.monotonic())
             if sending is not None:
                 await sending
         finally:

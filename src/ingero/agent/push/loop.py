@@ -23,15 +23,17 @@ from ingero.contract.push.encode import (
     encode_health,
     encode_straggler_event,
 )
+from ingero.contract.threshold import Delivery
 from ingero.core.health.baseline import is_warm
 from ingero.core.health.messages import StragglerMessage
 from ingero.core.health.modes import PushOutcome, should_poll
 from ingero.core.health.monitor import Evaluation, NodeMonitor
 from ingero.core.health.observation import Observation
 from ingero.core.health.throttle import ThrottleEdges
+from ingero.stopping import is_set_within
 from ingero.storage.baseline_file import save_baseline
 from ingero.transport.otlp.client import PushClient, PushReply
-from ingero.transport.threshold_poll import ThresholdPoll
+from ingero.transport.threshold_poll import PollOutcome, ThresholdPoll
 from ingero.transport.uds import LineServer
 
 log = logging.getLogger(__name__)
@@ -132,7 +134,7 @@ class PushLoop:
         interval_s = self._settings.push_interval_s
         due_s = time.monotonic() + self._chance.uniform(0.0, min(interval_s, 1.0))
         limit = self._settings.max_ticks
-        while not await _stopped_within(stop, due_s - time.monotonic()):
+        while not await is_set_within(stop, due_s - time.monotonic()):
             if not await self.tick() or (limit is not None and self.counters.ticks >= limit):
                 return
             due_s += jittered(interval_s, TICK_JITTER, self._chance)
@@ -246,7 +248,7 @@ class PushLoop:
                 detail=reply.detail[:MAX_DETAIL],
                 points=reply.rejected_points,
             )
-        if reply.delivery.value == "rejected":
+        if reply.delivery is Delivery.REJECTED:
             self.reporter.warn("threshold_rejected", now_s)
         self.reporter.receive(reply.verdicts)
 
@@ -274,7 +276,7 @@ class PushLoop:
             return
         wait_s: float | None = None
         interval_s = self._settings.poll_interval_s
-        while not await _stopped_within(
+        while not await is_set_within(
             stop,
             jittered(interval_s, POLL_JITTER, self._chance)
             if wait_s is None
@@ -288,7 +290,7 @@ class PushLoop:
             reply = await poll.ask()
             self.counters.polls[reply.outcome.value] += 1
             wait_s = reply.wait_s
-            if reply.outcome.value == "ok":
+            if reply.outcome is PollOutcome.OK:
                 self.monitor.threshold_polled(reply.threshold, time.monotonic())
             else:
                 self.reporter.warn(
@@ -299,12 +301,12 @@ class PushLoop:
     async def _send_heartbeats(self, stop: asyncio.Event) -> None:
         if not self.reporter.has_socket:
             return
-        while not await _stopped_within(stop, HEARTBEAT_S):
+        while not await is_set_within(stop, HEARTBEAT_S):
             self.reporter.send_line(self.monitor.heartbeat(time.time_ns()))
 
     async def _save_regularly(self, stop: asyncio.Event) -> None:
         """Save the baseline every minute, so that kill -9 loses at most that much."""
-        while not await _stopped_within(stop, CHECKPOINT_S):
+        while not await is_set_within(stop, CHECKPOINT_S):
             await self._save()
 
     async def _save(self) -> None:
@@ -347,10 +349,3 @@ def jittered(interval_s: float, share: float, chance: random.Random) -> float:
     Agents that were started together drift apart.
     """
     return interval_s * chance.uniform(1 - share, 1 + share)
-
-
-async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:
-    """Sleep until the time is over or `stop` is set; return whether it is set."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), max(seconds, 0.0))
-    return stop.is_set()

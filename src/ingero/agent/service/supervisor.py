@@ -34,6 +34,7 @@ from ingero.children.service_manager import (
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.exposition import by_label, gauge, render
 from ingero.errors import IngeroError
+from ingero.stopping import stop_on_signals
 
 READY_WITHIN_S: Final = 60.0
 log = logging.getLogger(__name__)
@@ -56,14 +57,11 @@ class AgentService:
         self._config_path, self._reread, self._run_part = config_path, reread, run_part
         self.parts: list[Part] = []
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._stopping = asyncio.Event()
 
     async def run(self, health_socket: Path, on_started: Callable[[AgentHealth], None]) -> None:
         """Run until SIGTERM or SIGINT; every part has ended afterwards."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        stopping = stop_on_signals()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload)
         use_one_heap()
         share_memory()
         server = HealthServer(health_socket, self.health, self.metrics)
@@ -73,7 +71,7 @@ class AgentService:
             announcing = asyncio.create_task(self._announce(on_started))
             watchdog = asyncio.create_task(feed_watchdog())
             renewing = asyncio.create_task(renew_forever(lambda: self.config, self._restart_api))
-            await self._stopping.wait()
+            await stopping.wait()
             tell_manager(STOPPING)
             for task in (announcing, watchdog, renewing):
                 task.cancel()

@@ -20,6 +20,7 @@ from ingero.fleet.replicas.intake import Intake
 from ingero.fleet.replicas.outbox import Outbox
 from ingero.fleet.replicas.shared import SharedState
 from ingero.fleet.replicas.snapshot import decode_snapshot, encode_snapshot, install
+from ingero.stopping import is_set_within
 from ingero.transport.cluster_log.port import BEGINNING, Appended, ClusterLog, Snapshot
 
 FLUSH_S: Final = 0.25
@@ -134,8 +135,7 @@ class Replica:
     # --- Appending ---
     async def _tell(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._has_news.wait(), FLUSH_S)
+            await is_set_within(self._has_news, FLUSH_S)
             self._has_news.clear()
             await self.flush()
             self._send_owed()

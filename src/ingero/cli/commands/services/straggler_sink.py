@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import signal
 import sys
 from typing import Any
 
@@ -15,6 +14,7 @@ from ingero.cli.show.logs import set_up_logging
 from ingero.config.merge import merged
 from ingero.contract.straggler import SOCKET_NAME
 from ingero.sink import Sink, SinkSettings, follow_socket, sink_app
+from ingero.stopping import stop_on_signals
 from ingero.transport.file_limit import raise_file_limit
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
@@ -52,9 +52,7 @@ def command(listen: str, log_level: str, **flags: Any) -> None:
 
 async def _serve(sink: Sink, listen: str) -> None:
     raise_file_limit()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     listener = HttpListener(sink_app(sink), bind(listen))
     await listener.start()
     log.info("sink_started", extra={"metrics": listener.address})

@@ -4,7 +4,6 @@ import asyncio
 import importlib.util
 import json
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from ingero.compiled import install_command
 from ingero.config.deploy.ports import AGENT, ECHO, FLEET, PORTS
 from ingero.config.echo import certificate_beside, token_beside
 from ingero.files import replace_file
+from ingero.stopping import stop_on_signals
 from ingero.storage.runtime import RunningService, forget_services, note_services
 
 DATABASE = "echo.db"
@@ -98,9 +98,7 @@ class Box:
 
 
 async def _up(box: Box, as_json: bool) -> int:
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    stopping = stop_on_signals()
     folder, ports = box.folder, box.ports
     echo = SupervisedService(ECHO, lambda: _echo_command(folder, ports), folder / "echo.log")
     fleet = SupervisedService(FLEET, lambda: _fleet_command(folder, ports), folder / "fleet.log")
