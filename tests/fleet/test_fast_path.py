@@ -109,12 +109,10 @@ class Service:
         self.series, self.copies = ReceivedSeries("prometheus", 60.0, 1000), Copies()
         if not has_fast_path:
             self.series.kept = KeptBodiesPurely(1 << 20, 1 << 20, 100)
-        self.receiver = Receiver(
-            FleetProcessor(ThresholdPolicy(), max_nodes=max_nodes),
-            sinks={MetricsRequest: (self.series, self.copies)},
-            verdict_texts={("train", "n1"): '[{"node":"n1"}]'},
-            http_token=Access([Key("k", token_digest(token))] if token else None),
-        )
+        self.receiver = Receiver(FleetProcessor(ThresholdPolicy(), max_nodes=max_nodes))
+        self.receiver.sinks = {MetricsRequest: (self.series, self.copies)}
+        self.receiver.verdict_texts = {("train", "n1"): '[{"node":"n1"}]'}
+        self.receiver.http_token = Access([Key("k", token_digest(token))] if token else None)
         self.fast_path = (
             self.receiver.fast_path(MAX_BODY_BYTES) if has_fast_path else receive.no_fast_path
         )

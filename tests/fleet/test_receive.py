@@ -278,7 +278,8 @@ def test_small_gzip_bodies_of_known_senders_are_answered_at_once() -> None:
     assert set(is_open.processor.clusters["train"].roster.rows) == {"n"}
     assert answer(is_open, bytes(70_000)) is None  # a body that unfolds
     assert answer(is_open, os.urandom(5_000)) is None
-    closed = Receiver(FleetProcessor(ThresholdPolicy()), http_token=access_of("secret"))
+    closed = Receiver(FleetProcessor(ThresholdPolicy()))
+    closed.http_token = access_of("secret")
     assert answer(closed, protobuf("n", 0.9)) is None
     assert answer(closed, protobuf("n", 0.9), b"Bearer other") is None
     assert (answer(closed, protobuf("n", 0.9), b"Bearer secret") or b"")[9:12] == b"200"

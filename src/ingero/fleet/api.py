@@ -91,11 +91,11 @@ def threshold_app(
     processor: FleetProcessor,
     access: Access,
     verdicts: VerdictService,
-    more_routes: Sequence[Route] = (),
+    more_routes: Sequence[Route],
     *,
-    clock: Callable[[], float] = time.monotonic,
-    refuses: Callable[[], str] = str,
-    share: Share | None = None,
+    clock: Callable[[], float],
+    refuses: Callable[[], str],
+    share: Share | None,
 ) -> Starlette:
     """Return the API for agents whose push brought no threshold back, and for operators.
 
@@ -139,9 +139,7 @@ def threshold_app(
     )
 
 
-def admin_app(
-    processor: FleetProcessor, access: Access, clock: Callable[[], float] = time.monotonic
-) -> Starlette:
+def admin_app(processor: FleetProcessor, access: Access, clock: Callable[[], float]) -> Starlette:
     """Return the diagnostics of every cluster and node; served on loopback only."""
 
     async def clusters(request: Request) -> Response:

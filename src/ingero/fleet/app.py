@@ -81,14 +81,13 @@ class FleetService:
         self,
         config: FleetConfig,
         *,
-        processor: FleetProcessor | None = None,
         tick_s: float = TICK_S,
         cluster_log: "ClusterLog | None" = None,
     ) -> None:
         self.config = config
         self._tick_s = tick_s
         settings = config.processors.ingero
-        self.processor = processor or FleetProcessor(
+        self.processor = FleetProcessor(
             settings.policy(),
             max_nodes=settings.max_expected_nodes,
             expected_nodes=settings.quorum.expected_nodes,

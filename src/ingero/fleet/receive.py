@@ -81,23 +81,16 @@ class Receiver:
     def __init__(
         self,
         processor: FleetProcessor,
-        *,
-        sinks: dict[Kind, Sequence[Sink]] | None = None,
-        verdict_texts: Mapping[tuple[str, str], str] | None = None,
-        ask_texts: Mapping[tuple[str, str], str] | None = None,
-        http_token: Access | None = None,
-        grpc_token: Access | None = None,
-        max_requests_per_s: int = 0,
         providers: ProviderLookup | None = None,
     ) -> None:
         self.processor = processor
-        self.sinks = sinks or {}
+        # what follows is set by the service as it builds its other parts
+        self.sinks: dict[Kind, Sequence[Sink]] = {}
         # by cluster and node; a node that is asked has a verdict, too
-        self.verdict_texts = {} if verdict_texts is None else verdict_texts
-        self.ask_texts = {} if ask_texts is None else ask_texts
-        self.http_token = http_token or Access(None)
-        self.grpc_token = grpc_token or Access(None)
-        self.max_requests_per_s = max_requests_per_s
+        self.verdict_texts: Mapping[tuple[str, str], str] = {}
+        self.ask_texts: Mapping[tuple[str, str], str] = {}
+        self.http_token = self.grpc_token = Access(None)
+        self.max_requests_per_s = 0  # without a limit
         # rules change what was received, so that every push is decoded
         self.providers = providers if providers is not None and not providers.is_empty else None
         self.refuses = ""  # why no push is accepted now: stopping, or not ready yet
@@ -105,7 +98,7 @@ class Receiver:
         self.replies: Counter[tuple[str, int]] = Counter()
         self.plain_pushes = array("q", [0])  # accepted; compiled code adds to it as well
         self.items: Counter[str] = Counter()  # received spans and log records
-        self._allowance = max_requests_per_s
+        self._allowance = 0  # of this second
         self._decoding = DecodingThread()
         self.clusters_by_query: dict[bytes, str | None] = {b"": None}
         self.rendered: tuple[_Rendered, _Rendered] = ({}, {})  # protobuf, JSON

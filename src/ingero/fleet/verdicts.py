@@ -47,13 +47,12 @@ class VerdictService:
         policy: VerdictPolicy | None = None,
         max_clusters: int = 1024,
         silences: Silences | None = None,
-        causes: CauseBook | None = None,
     ) -> None:
         self.clusters: dict[str, ClusterVerdicts] = {}
         self.texts: dict[tuple[str, str], str] = {}  # by cluster and node: what push replies carry
         self.counters = VerdictCounters()
         self.silences = silences or Silences()
-        self.causes = causes or CauseBook()
+        self.causes = CauseBook()
         self.engines = EngineBook(rates, max_clusters)
         self._now_s = 0.0  # of the last tick
         self._pending = 0  # collectives of all clusters that wait for the next tick
@@ -198,8 +197,7 @@ class VerdictService:
         ):
             return None
         key = (node, None if job is None else str(job), rank if isinstance(rank, int) else None)
-        model, provider = resource.get(names.GPU_MODEL), resource.get(names.PROVIDER)
-        model = _text(model)
+        model, provider = _text(resource.get(names.GPU_MODEL)), resource.get(names.PROVIDER)
         known = canonical_provider(provider) if isinstance(provider, str) else None
         gpus = resource.get(names.GPU_COUNT)
         from ingero.core.verdict.members import Member  # noqa: PLC0415 - as in `_new_cluster`

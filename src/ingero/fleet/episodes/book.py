@@ -8,7 +8,7 @@ from typing import Final
 from ingero.contract.episodes.episode import AlertTold, Episode, Moment, Peer
 from ingero.contract.live import LiveEpisode, StateChange
 from ingero.contract.verdict import Verdict, VerdictState
-from ingero.fleet.episodes.inputs import MAX_BYTES, EpisodeInputs
+from ingero.fleet.episodes.inputs import EpisodeInputs
 from ingero.fleet.episodes.segment import Segment
 from ingero.fleet.verdicts import VerdictService
 
@@ -30,11 +30,11 @@ _BLAMED: Final = _COSTLY | {
 class EpisodeBook:
     """Fed by the service with every push and tick; `now_s` is Unix time that never steps back."""
 
-    def __init__(self, preamble: bytes = b"", max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, preamble: bytes = b"") -> None:
         self.episodes: dict[str, Episode] = {}  # the oldest first
         self.changed: set[str] = set()  # episodes to be written to disk
         self.removed: set[str] = set()  # episodes to be deleted from disk
-        self.inputs = EpisodeInputs(self.changed, preamble, max_bytes)
+        self.inputs = EpisodeInputs(self.changed, preamble)
         self._changed_s: dict[str, float] = {}  # as the page sees it
         self._seen_s: dict[str, float] = {}  # when an open episode was last decided about
         self._last_s = 0.0

@@ -33,11 +33,10 @@ class EpisodeInputs:
     `changed` gets the episodes whose kept inputs have changed.
     """
 
-    def __init__(
-        self, changed: set[str], preamble: bytes = b"", max_bytes: int = MAX_BYTES
-    ) -> None:
+    def __init__(self, changed: set[str], preamble: bytes) -> None:
         self.counters = InputCounters()
-        self._changed, self._preamble, self.max_bytes = changed, preamble, max_bytes
+        self.max_bytes = MAX_BYTES
+        self._changed, self._preamble = changed, preamble
         self._open: dict[str, Segment] = {}  # by cluster
         self._kept: list[Segment] = []  # the oldest first
 
