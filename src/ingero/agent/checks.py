@@ -285,7 +285,7 @@ def check_ptrace_scope(path: Path = YAMA) -> Check:
     )  # fmt: skip
 
 
-def check_database(given: Path | None = None) -> Check:
+def check_database(given: Path | None) -> Check:
     """Check whether a recording could be written."""
     path = trace_database(given)
     folder = next((one for one in (path.parent, *path.parents) if one.is_dir()), Path("/"))

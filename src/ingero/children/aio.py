@@ -33,13 +33,13 @@ async def start_worker(command: list[str], pass_fds: Sequence[int]) -> Process:
     return await asyncio.create_subprocess_exec(*command, pass_fds=pass_fds)
 
 
-async def stop_child(process: Process | Copy, timeout_s: float = STOP_TIMEOUT_S) -> None:
+async def stop_child(process: Process | Copy) -> None:
     """Send SIGTERM, wait, and kill a child that has not ended after the timeout."""
     if process.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):  # it has just ended
         process.terminate()
-    await wait_or_kill(process, timeout_s)
+    await wait_or_kill(process, STOP_TIMEOUT_S)
 
 
 async def wait_or_kill(process: Process | Copy, timeout_s: float) -> None:

@@ -29,9 +29,9 @@ class _Sets(ctypes.Structure):
     )
 
 
-def permitted_capabilities(status: Path = _STATUS) -> int:
+def permitted_capabilities() -> int:
     """Return the permitted capabilities of this process as bits."""
-    for line in status.read_text().splitlines():
+    for line in _STATUS.read_text().splitlines():
         if line.startswith("CapPrm:"):
             return int(line.split()[1], 16)
     return 0

@@ -42,10 +42,8 @@ class _Columns:
     duration_s: NDArray[np.float64]
 
 
-def read_steps(
-    path: Path, world_size: int | None = None, problems: list[str] | None = None
-) -> StepTrace:
-    """Read the trace of one job; `world_size` counts GPUs where a worker is a group of them.
+def read_steps(path: Path, problems: list[str] | None = None) -> StepTrace:
+    """Read the trace of one job.
 
     Operations without a value that is needed are left out, and counted in `problems`.
     """
@@ -64,7 +62,7 @@ def read_steps(
         raise MalformedInput(f"{path}: not a readable Parquet file ({error})") from error
     except (ValueError, TypeError, OverflowError, AttributeError) as error:
         raise MalformedInput(f"{path}: a column holds values of another kind ({error})") from error
-    return _assemble(path, columns, world_size)
+    return _assemble(path, columns)
 
 
 def _read_table(path: Path, file: BinaryIO) -> Any:  # pyarrow has no types
@@ -162,7 +160,7 @@ def _optypes(column: Any) -> tuple[Ints, list[str]]:
     return place[codes], [str(label) for label in in_order]
 
 
-def _assemble(path: Path, columns: _Columns, world_size: int | None) -> StepTrace:
+def _assemble(path: Path, columns: _Columns) -> StepTrace:
     """Turn rows into arrays over replica × step; incomplete steps are dropped and counted."""
     replicas, replica = np.unique(columns.replica, return_inverse=True)
     stages, stage = np.unique(columns.stage, return_inverse=True)
@@ -194,7 +192,7 @@ def _assemble(path: Path, columns: _Columns, world_size: int | None) -> StepTrac
         duration,
         tuple(int(s) for s in steps[is_whole]),
         ranks,
-        world_size or _guess_world(ranks),
+        _guess_world(ranks),
         int((~is_whole).sum()),
     )
 

@@ -200,21 +200,19 @@ def _gpu_steal(script: EventScript) -> None:
             script.call("cudaDeviceSync", 8 * MS, pid=pid)
 
 
-def _of(operations: list[OpSummary], op: str, pid: int = PID) -> OpSummary:
-    return next(one for one in operations if one.key == find_op(op) and one.pid == pid)
+def _of(operations: list[OpSummary], op: str) -> OpSummary:
+    return next(one for one in operations if one.key == find_op(op) and one.pid == PID)
 
 
-def _tail_finding(op: str) -> Callable[[list[OpSummary], list[Chain]], Finding]:
-    def find(operations: list[OpSummary], chains: list[Chain]) -> Finding:
-        found = _of(operations, op)
-        chain = next(
-            (one for one in chains if one.cuda_op == op and "sched_switch" in one.root_cause), None
-        )
-        text = f"{op} is up to {found.tail_ratio:.1f}x slower than its median"
-        cause = f"; cause: {chain.root_cause}" if chain else ", and no cause was found"
-        return Finding(text + cause, chain is not None and found.tail_ratio >= 3)
-
-    return find
+def _find_slow_waits(operations: list[OpSummary], chains: list[Chain]) -> Finding:
+    op = "cudaStreamSync"
+    found = _of(operations, op)
+    chain = next(
+        (one for one in chains if one.cuda_op == op and "sched_switch" in one.root_cause), None
+    )
+    text = f"{op} is up to {found.tail_ratio:.1f}x slower than its median"
+    cause = f"; cause: {chain.root_cause}" if chain else ", and no cause was found"
+    return Finding(text + cause, chain is not None and found.tail_ratio >= 3)
 
 
 def _find_cold_start(operations: list[OpSummary], chains: list[Chain]) -> Finding:
@@ -270,7 +268,7 @@ INCIDENTS: dict[str, Incident] = {
     "incident": Incident(
         "a CPU storm makes every wait for the GPU longer",
         _incident,
-        _tail_finding("cudaStreamSync"),
+        _find_slow_waits,
     ),
     "cold-start": Incident(
         "first calls cost far more than later ones", _cold_start, _find_cold_start
@@ -281,9 +279,7 @@ INCIDENTS: dict[str, Incident] = {
     "periodic-spike": Incident(
         "an allocator that is slow at regular intervals", _periodic_spike, _find_period
     ),
-    "cpu-contention": Incident(
-        "another process takes the CPU", _cpu_contention, _tail_finding("cudaStreamSync")
-    ),
+    "cpu-contention": Incident("another process takes the CPU", _cpu_contention, _find_slow_waits),
     "gpu-steal": Incident("two processes share one GPU", _gpu_steal, _find_steal),
 }
 ALIASES = {"gpu-contention": "gpu-steal", "contention": "gpu-steal"}

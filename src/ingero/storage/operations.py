@@ -51,7 +51,7 @@ def read_operations(
 ) -> list[OpFigures]:
     """Return the operations, those with the most time first; `progress` gets the rows read."""
     nodes = _counted_nodes(connection, wanted)
-    is_merged = _has_rows(connection, "node_aggregates")
+    is_merged = _is_merged(connection)
     found: list[OpFigures] = []
     if nodes:
         found += _counted(connection, wanted, nodes, is_merged)
@@ -81,10 +81,10 @@ def add_operations_table(connection: sqlite3.Connection) -> None:
     )  # fmt: skip
 
 
-def _has_rows(connection: sqlite3.Connection, table: str) -> bool:
-    if not table_columns(connection, table):
+def _is_merged(connection: sqlite3.Connection) -> bool:
+    if not table_columns(connection, "node_aggregates"):
         return False
-    return bool(connection.execute(f"SELECT EXISTS (SELECT 1 FROM {table})").fetchone()[0])
+    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM node_aggregates)").fetchone()[0])
 
 
 def _counted_nodes(connection: sqlite3.Connection, wanted: OpFilter) -> list[str]:
@@ -164,7 +164,7 @@ def _from_aggregates(connection: sqlite3.Connection, wanted: OpFilter) -> list[O
 
     Only the latest rows of each operation are read then. None where every row must be.
     """
-    is_whole = wanted == OpFilter() and not _has_rows(connection, "node_aggregates")
+    is_whole = wanted == OpFilter() and not _is_merged(connection)
     if not is_whole:
         return None
     totals = connection.execute(

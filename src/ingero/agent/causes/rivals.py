@@ -22,16 +22,16 @@ _SWITCH: Final = 1
 _LEAST_WAIT_NS: Final = 200_000
 
 
-def find_rival(pid: int, stop: threading.Event, seconds: float = PROBED_S) -> str:
+def find_rival(pid: int, stop: threading.Event) -> str:
     """Return who runs while a process waits for a CPU, in words; empty where it is not clear.
 
     The probes tell who ran last before a thread came back. Where threads of the rank take turns
     with another process, that is often one of its own, so the time on its CPU decides then.
     """
-    waits = _probe(pid, stop, seconds)
+    waits = _probe(pid, stop)
     rival = None if waits is None else choose_rival(pid, waits)
     if rival in (None, pid):
-        beside = choose_rival(pid, watch_neighbours(pid, stop, seconds))
+        beside = choose_rival(pid, watch_neighbours(pid, stop, PROBED_S))
         rival = rival if beside in (None, pid) else beside
     return _describe(pid, rival) if rival is not None else ""
 
@@ -48,7 +48,7 @@ def choose_rival(pid: int, waits: Mapping[int, int]) -> int | None:
     return pid if total and waits.get(pid, 0) >= MIN_SHARE * total else None
 
 
-def _probe(pid: int, stop: threading.Event, seconds: float) -> Counter[int] | None:
+def _probe(pid: int, stop: threading.Event) -> Counter[int] | None:
     """Return nanoseconds waited by the process that ran instead; None without probes."""
     from ingero.agent.ebpf.policy import TracePolicy  # noqa: PLC0415 - slow to import, and only this needs it
     from ingero.agent.ebpf.tracer import Tracer  # noqa: PLC0415 - slow to import, and only this needs it
@@ -69,7 +69,7 @@ def _probe(pid: int, stop: threading.Event, seconds: float) -> Counter[int] | No
         return None
     found: Counter[int] = Counter()
     try:
-        end_s = time.monotonic() + seconds
+        end_s = time.monotonic() + PROBED_S
         while time.monotonic() < end_s and not stop.wait(POLL_S):
             records = tracer.poll().records
             records = records[(records["source"] == Source.HOST) & (records["op"] == _SWITCH)]

@@ -18,8 +18,8 @@ from ingero.transport.uds import LineServer
 def metrics_app(
     loop: PushLoop,
     socket: LineServer | None,
-    live: Callable[[], LiveCollectives | None] = lambda: None,
-    others: Callable[[], list[Family]] = list,
+    live: Callable[[], LiveCollectives | None],
+    others: Callable[[], list[Family]],
 ) -> Starlette:
     """Return an app with `/metrics` for Prometheus and `/healthz` for a supervisor."""
 

@@ -30,6 +30,7 @@ from ingero.storage.caller import caller
 from ingero.storage.trace.database import Row, insert_sql
 from ingero.transport.local.listener import open_listener, peer_credentials
 
+ANSWER_S: Final = 2.0  # for all that the recorder answers
 READ_BYTES: Final = 64 * 1024  # per connection and poll
 INSERT_ANNOTATION: Final = insert_sql(
     "annotations",
@@ -245,16 +246,16 @@ def check_owner(note: Annotation, uid: int) -> int:
     return started
 
 
-def send_annotation(path: Path, line: bytes, timeout_s: float = 2.0) -> None:
+def send_annotation(path: Path, line: bytes) -> None:
     """Send one line to a running recorder and wait for its error message, if any."""
     try:
         with socket.socket(socket.AF_UNIX) as peer:
-            peer.settimeout(timeout_s)
+            peer.settimeout(ANSWER_S)
             peer.connect(str(path))
             peer.sendall(line)
             peer.shutdown(socket.SHUT_WR)
             answer = b""
-            deadline_s = time.monotonic() + timeout_s
+            deadline_s = time.monotonic() + ANSWER_S
             while time.monotonic() < deadline_s and (part := peer.recv(4096)):
                 answer += part
     except FileNotFoundError:

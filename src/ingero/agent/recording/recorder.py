@@ -40,6 +40,7 @@ MAX_STACKS: Final = 10_000
 MAX_ACTIVE: Final = 4096
 MAX_CHAINS: Final = 4096  # names of findings; those about graphs contain a handle
 FLUSH_EVERY: Final = 10_000  # events, kept or not
+MAX_PENDING_ROWS: Final = 1000
 MAX_LOOKUPS: Final = 5  # stacks resolved again per poll
 _IS_CALL: Final = source_table((*GPU_SOURCES, Source.GRAPH))
 CHAIN_RESOLVED_NS: Final = 120_000_000_000
@@ -353,13 +354,10 @@ class Recorder:
         if filled:
             self._sink.submit(filled)
 
-    def flush_if_full(self, now_ns: int, limit: int = 1000) -> None:
-        """Submit between ticks, so that a burst does not wait.
-
-        Also a burst of which few rows are kept.
-        """
+    def flush_if_full(self, now_ns: int) -> None:
+        """Submit between ticks, so that a burst does not wait, even if few of its rows are kept."""
         rows = len(self._pending.events) + len(self._pending.collectives)
-        if rows >= limit or self._since_flush >= FLUSH_EVERY:
+        if rows >= MAX_PENDING_ROWS or self._since_flush >= FLUSH_EVERY:
             self.flush(now_ns)
 
     def _process_rows(self, now_ns: int) -> Batch:

@@ -112,9 +112,9 @@ def command(
 
 
 def _is_database(path: Path) -> bool:
-    from ingero.cli.recordings.load import SQLITE_MAGIC, starts_with
+    from ingero.cli.recordings.load import is_sqlite
 
-    return path.is_file() and starts_with(path, SQLITE_MAGIC)
+    return path.is_file() and is_sqlite(path)
 
 
 def _read_databases(paths: tuple[Path, ...]) -> "tuple[list[ReportedChain], list[Path]]":

@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.errors import ForeignFile
 from ingero.files import regular_stream
 from ingero.importers.detect import DEFAULT_LIMITS, Inputs, load
 
-SQLITE_MAGIC = b"SQLite format 3\0"
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
-def load_recordings(
-    paths: Sequence[Path], on_file: Callable[[Path], None] = lambda path: None
-) -> Inputs:
+def load_recordings(paths: Sequence[Path], on_file: Callable[[Path], None]) -> Inputs:
     """Read everything usable; `on_file` is told before each file."""
-    databases = [path for path in paths if path.is_file() and starts_with(path, SQLITE_MAGIC)]
+    databases = [path for path in paths if path.is_file() and is_sqlite(path)]
     others = [path for path in paths if path not in databases]
     inputs = load(others, DEFAULT_LIMITS, on_file) if others else Inputs()
     for path in databases:
@@ -28,10 +27,10 @@ def load_recordings(
     return inputs
 
 
-def starts_with(path: Path, magic: bytes) -> bool:
-    """Return whether a regular file begins with these bytes."""
+def is_sqlite(path: Path) -> bool:
+    """Return whether a regular file begins as databases of SQLite do."""
     with regular_stream(path) as file:
-        return file.read(len(magic)) == magic
+        return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
 
 
 def _add_database(inputs: Inputs, path: Path) -> None:

@@ -30,7 +30,7 @@ def chain_json(recorded: RecordedChain) -> dict[str, Any]:
 
 
 def print_chains(
-    found: list[RecordedChain], *, derived: bool, labels: Sequence[Mapping[str, str]] = ()
+    found: list[RecordedChain], *, derived: bool, labels: Sequence[Mapping[str, str]]
 ) -> None:
     """Print chains in the given order: a headline, then each with evidence, cause and fix."""
     if not found:
@@ -74,7 +74,7 @@ def _print_fixes(fixes: Sequence[str]) -> None:
         print("\n".join(wrap(f"{lead}{fix}", columns, "         ")))
 
 
-def print_chains_json(found: list[RecordedChain], labels: Sequence[Mapping[str, str]] = ()) -> None:
+def print_chains_json(found: list[RecordedChain], labels: Sequence[Mapping[str, str]]) -> None:
     """Print chains as one JSON array; labels, if given, go with the chain at the same place."""
     extra = [{"annotations": own} for own in labels] or [{}] * len(found)
     print_json([chain_json(chain) | more for chain, more in zip(found, extra, strict=True)])

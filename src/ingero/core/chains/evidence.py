@@ -259,13 +259,13 @@ def _block_io(io: EventColumns) -> BlockIo:
 
 
 def _heaviest(
-    values: NDArray[np.int64], weights: NDArray[np.int64], without: set[int], limit: int = 3
+    values: NDArray[np.int64], weights: NDArray[np.int64], without: set[int]
 ) -> tuple[int, ...]:
-    """Return the values with the largest total weights, largest first."""
+    """Return the three values with the largest total weights, largest first."""
     found, codes = np.unique(values, return_inverse=True)
     totals = np.bincount(codes, weights, len(found))
     ranked = [int(found[index]) for index in np.argsort(-totals, kind="stable")]
-    return tuple(value for value in ranked if value not in without)[:limit]
+    return tuple(value for value in ranked if value not in without)[:3]
 
 
 def _covered(slow: SlowCalls, causes: EventColumns) -> float:

@@ -138,8 +138,7 @@ class OpWindow:
 class TraceStats:
     """Windows of every process and operation; the least recently used are dropped first."""
 
-    def __init__(self, window: int = WINDOW) -> None:
-        self._window = window
+    def __init__(self) -> None:
         self._ops: OrderedDict[StatKey, OpWindow] = OrderedDict()
         self.forgotten = 0
 
@@ -168,7 +167,7 @@ class TraceStats:
     def _window_of(self, key: StatKey) -> OpWindow:
         window = self._ops.get(key)
         if window is None:
-            window = self._ops[key] = OpWindow(self._window)
+            window = self._ops[key] = OpWindow()
             if len(self._ops) > MAX_KEYS:
                 self._ops.popitem(last=False)
                 self.forgotten += 1

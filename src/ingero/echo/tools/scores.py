@@ -57,11 +57,9 @@ class Scores:
     truncated: bool
 
 
-async def load_scores(
-    asker: Asker, cluster: str, window: str, policy: ThresholdPolicy | None = None
-) -> Scores:
+async def load_scores(asker: Asker, cluster: str, window: str) -> Scores:
     """Return the latest score of every node in the window."""
-    policy = policy or ThresholdPolicy()
+    policy = ThresholdPolicy()
     condition = f"cluster_id = $1 AND metric_name IN ({_NAMES})"
     arrived = (await load_minutes(asker)).arrived(asker.since_us(window), condition)
     found = await asker.query(_LATEST.format(arrived=arrived), [cluster], MAX_NODES)

@@ -90,10 +90,9 @@ class TimelineReader:
         names: dict[tuple[int | None, int], str] = {}
         if len(self.nodes) == 1:
             names = {
-                (0, pid): _text(name)
-                for pid, name in self._select("process_names", "pid, name", "seen_at")
+                (0, pid): _text(name) for pid, name in self._select("process_names", "pid, name")
             }
-        for node, pid, name in self._select("processes", "node, pid, name", "seen_at"):
+        for node, pid, name in self._select("processes", "node, pid, name"):
             names[self._index.get(node), pid] = _text(name)
         return {
             (self._index[node], pid): TimelineProcess(
@@ -102,10 +101,10 @@ class TimelineReader:
             for (node, pid), rank in self._ranks.items()
         }
 
-    def _select(self, table: str, columns: str, order: str) -> list[tuple[Any, ...]]:
+    def _select(self, table: str, columns: str) -> list[tuple[Any, ...]]:
         if not table_columns(self.connection, table):
             return []
-        return self.connection.execute(f"SELECT {columns} FROM {table} ORDER BY {order}").fetchall()
+        return self.connection.execute(f"SELECT {columns} FROM {table} ORDER BY seen_at").fetchall()
 
     def event_chunks(self) -> Iterator[SliceChunk]:
         """Yield all events."""

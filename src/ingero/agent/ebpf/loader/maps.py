@@ -127,7 +127,7 @@ def create_map(
     key_size: int,
     value_size: int,
     max_entries: int,
-    flags: int = 0,
+    flags: int,
     types: tuple[int, int, int] = (0, 0, 0),
 ) -> KernelMap:
     """Create a map.

@@ -26,10 +26,10 @@ _DROPPED: Final = (
 _HEADER_SIZE, _ROW_SIZE = 64, 64
 
 
-def source_digest(folder: Path = SOURCES) -> str:
+def source_digest() -> str:
     """Return a digest of every C file of the probes, file names included."""
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.h"), *folder.glob("*.bpf.c")]):
+    for path in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.bpf.c")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -27,9 +27,9 @@ def play(name: str, as_json: bool, seed: int) -> int:
     return 0 if result.finding.holds else 1
 
 
-def incident_json(name: str, seed: int = 1) -> dict[str, object]:
+def incident_json(name: str) -> dict[str, object]:
     """Play one incident and return it in the form of `--json`."""
-    return _as_json(run_incident(name, seed=seed))
+    return _as_json(run_incident(name))
 
 
 def _as_json(result: IncidentResult) -> dict[str, object]:

@@ -63,9 +63,7 @@ class JobDemo:
         self.others |= {node.node_id for node in cluster.nodes if node.straggler}
 
 
-def play_job(
-    names: list[str], slow_node: str, as_json: bool, *, keep: bool = False, opens: bool = False
-) -> int:
+def play_job(names: list[str], slow_node: str, as_json: bool, *, keep: bool, opens: bool) -> int:
     """Run the demo; the exit status is 0 if the slow rank was named and nobody else."""
     from ingero.sim.cluster import HURRY, DemoCluster
 
