@@ -3,7 +3,7 @@
 from http import HTTPStatus
 
 from ingero.transport.access import FAILURES_AT_ONCE, Access, Denied
-from ingero.transport.bearer import Key, TokenScope, token_digest, tokens_equal
+from ingero.transport.bearer import Key, TokenScope, token_digest
 
 A, B = "token-a-0123456789", "token-b-0123456789"
 
@@ -36,8 +36,6 @@ def test_f095_digests_are_compared_in_constant_time() -> None:
         assert access.find(f"Bearer {A}", 0) is not None
         assert access.find(f"Bearer {B}", 0) is None
         access.replace([], now_s=0)
-    assert tokens_equal(A, Opaque(token_digest(A)))
-    assert not tokens_equal(B, Opaque(token_digest(A)))
 
 
 def test_f097_a_replaced_token_is_good_through_the_grace_window() -> None:

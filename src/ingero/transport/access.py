@@ -43,9 +43,8 @@ class Access:
         self._grace_s = grace_s
         self._failures = RateLimit(FAILURES_AT_ONCE / 60, FAILURES_AT_ONCE)
         self.is_required = keys is not None
+        self.users: SignedInUsers | None = None  # whom a reverse proxy has signed in
         # the tokens of enrolled nodes, by digest; nobody can choose a digest to learn from its time
-        # users that a reverse proxy has signed in
-        self.users: SignedInUsers | None = None
         self.issued: Callable[[], Mapping[bytes, Key]] = dict
 
     def replace(self, keys: Iterable[Key], now_s: float) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import hmac
 import logging
 import os
 import secrets
@@ -110,17 +109,6 @@ def parse_bearer(header: str | None) -> str | None:
 def token_digest(token: str) -> bytes:
     """Return the digest that servers keep and compare instead of the token."""
     return hashlib.sha256(token.encode()).digest()
-
-
-def tokens_equal(presented: str | None, expected_digest: bytes | None) -> bool:
-    """Compare digests in constant time; a missing or empty expected token never matches."""
-    if (
-        not presented
-        or not expected_digest
-        or hmac.compare_digest(expected_digest, token_digest(""))
-    ):
-        return False
-    return hmac.compare_digest(token_digest(presented), expected_digest)
 
 
 class TokenScope(StrEnum):

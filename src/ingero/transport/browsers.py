@@ -6,7 +6,7 @@ the name that was asked for (Host), which may be any name that resolves to this 
 
 import base64
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,15 +25,12 @@ class BrowserGuard:
     """Refuses requests that a foreign page can send: by host name and origin.
 
     `is_local` is for listeners on loopback without a token: they answer to local names only, except
-    on paths in `open_paths`, which Prometheus may reach by any name.
+    to Prometheus, which may reach its page by any name.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, is_local: bool, open_paths: Collection[str] = (PROMETHEUS,)
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, is_local: bool) -> None:
         self._app = app
         self._is_local = is_local
-        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -42,7 +39,7 @@ class BrowserGuard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        if self._is_local and scope["path"] not in self._open_paths and not is_local_name(host):
+        if self._is_local and scope["path"] != PROMETHEUS and not is_local_name(host):
             return error_response(
                 f"{host_name(host)!r} is not a name of this machine; use localhost, or set a token",
                 HTTPStatus.FORBIDDEN,

@@ -12,7 +12,7 @@ MAX_REDIRECTS = 10
 
 
 async def fetch_https(
-    url: str, *, timeout_s: float, max_bytes: int, context: ssl.SSLContext | None = None
+    url: str, *, timeout_s: float, max_bytes: int, context: ssl.SSLContext | None
 ) -> bytes:
     """Return the body of a 200 reply; raise before connecting to a URL that is not https."""
     timeout = aiohttp.ClientTimeout(total=timeout_s)

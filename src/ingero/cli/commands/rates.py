@@ -134,8 +134,6 @@ def update(
       ingero rates update --url https://prices.example/gpu_rates.yaml
       ingero rates update --url https://prices.example/r.yaml --sha256 9f86d0… --output r.yaml
     """
-    if not url.startswith("https://"):
-        raise AuthError(f"{url!r} is not an https address; prices are only fetched over TLS")
     if not output.parent.is_dir():
         raise ConfigError(f"{output.parent} is not a folder; create it or choose another --output")
     context = client_context(ClientTls(ca=ca_cert)) if ca_cert is not None else None

@@ -256,7 +256,7 @@ def with_delivery(
     quorum: str | None,
     verdicts: str | None,
     reason: str | None,
-    asks: str | None = None,
+    asks: str | None,
 ) -> PushReply:
     """Return the reply with threshold, verdicts and asks; what is unreadable is ignored."""
     delivery, served = decode_headers(threshold, quorum, reason)
