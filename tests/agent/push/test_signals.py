@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ingero.agent.host import identity, proc
-from ingero.agent.host.gpu import GpuMemory, parse_memory, parse_names, parse_throttle
+from ingero.agent.host import proc
+from ingero.agent.host.gpu import GpuMemory
 from ingero.agent.push.cgroup_counters import MAX_CGROUPS, CgroupCounters
 from ingero.agent.push.signals import ReplaySource, StubSource, TraceSource
 from ingero.contract.push.encode import CgroupTotals
@@ -296,96 +296,11 @@ def test_evicted_cgroups_are_counted_in_every_observation(database: Path) -> Non
     assert looking.read(NOW_NS + 20 * 10**9).evicted_cgroups == 10
 
 
-def test_nvidia_smi_memory_vector_75() -> None:
-    memory = parse_memory("4096, 16384\n\n8192, 16384\n")
-    assert (memory, memory.headroom) == (GpuMemory(12288 << 20, 32768 << 20), 0.625)
-
-
-@pytest.mark.parametrize(
-    "text", ["4096", "1, 2, 3", "a, b", "0, 0", "-1, 16384", "", "\n", "4096, 16384\nx, y", "١, ٢"]
-)
-def test_nvidia_smi_garbage_vector_76(text: str) -> None:
-    with pytest.raises(Unavailable):
-        parse_memory(text)
-
-
-def test_nvidia_smi_throttle() -> None:
-    text = "GPU-a, 0x0000000000000044\nGPU-b, [Not Supported]\n\nGPU-c, 4\nGPU-d, N/A\n"
-    assert parse_throttle(text) == {"GPU-a": 0x44, "GPU-c": 4}
-    for garbage in ("", "GPU-a", "GPU-a, x", "GPU-a, -1", ", 4"):
-        with pytest.raises(Unavailable):
-            parse_throttle(garbage)
-
-
 def test_throttle_reasons_are_part_of_the_observation(database: Path) -> None:
     assert source(database, TwoGpus()).read(NOW_NS).throttle == {
         "GPU-a": {ThrottleReason.THERMAL, ThrottleReason.HW}
     }
     assert source(database).read(NOW_NS).throttle == {}
-
-
-def test_nvidia_smi_names() -> None:
-    assert parse_names("NVIDIA H200\nNVIDIA H200\n") == GpuInfo("NVIDIA H200", 2)
-    with pytest.raises(Unavailable):
-        parse_names("\n")
-
-
-def test_cgroup_paths_vectors_77_78() -> None:
-    assert (
-        identity.parse_cgroup_path("12:cpu:/a/b\n0::/kubepods.slice/x.scope\n")
-        == "/kubepods.slice/x.scope"
-    )
-    assert identity.parse_cgroup_path("12:cpu:/a\n3:memory:/a/longer\n") == "/a/longer"
-    assert identity.parse_cgroup_path("") == ""
-    hashes = [
-        identity.hash_cgroup_path(path)
-        for path in ("/kubepods.slice/pod-A", "/kubepods.slice/pod-B", "/", "")
-    ]
-    assert hashes == ["d18f7fc5789b33dd", "0a3e8e026b71a6b7", "8a5edab282632443", ""]
-    assert identity.cgroup_hash(2**31 - 1) == ""
-    assert len(identity.cgroup_hash()) in (0, 16)
-    assert identity.container_id("/docker/" + "a" * 64 + "/" + "b" * 64) == "b" * 64
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"sys_vendor": "Amazon EC2\n"}, "aws"),
-        ({"sys_vendor": "Google\n"}, "gcp"),
-        (
-            {"sys_vendor": "Microsoft", "chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77"},
-            "azure",
-        ),
-        ({"sys_vendor": "Microsoft", "chassis_asset_tag": "x"}, None),
-        ({}, None),
-    ],
-)
-def test_provider_is_read_off_the_machine(
-    tmp_path: Path, files: dict[str, str], expected: str | None
-) -> None:
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    assert identity.provider(tmp_path) == expected
-
-
-def test_cpu_availability(tmp_path: Path) -> None:
-    (tmp_path / "stat").write_text("cpu 100 0 100 700 100 0 0 0 0 0\ncpu0 …\n")
-    first = proc.read_cpu_times(tmp_path)
-    assert proc.cpu_availability(None, first) == 1.0
-    (tmp_path / "stat").write_text("cpu 160 0 120 720 100 0 0 0 0 0\n")
-    assert proc.cpu_availability(first, proc.read_cpu_times(tmp_path)) == pytest.approx(0.2)
-    (tmp_path / "stat").write_text("nonsense")
-    with pytest.raises(Unavailable):
-        proc.read_cpu_times(tmp_path)
-
-
-def test_host_memory(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 250 kB\n")
-    assert proc.host_memory_headroom(tmp_path) == 0.25
-    (tmp_path / "meminfo").write_text("MemTotal: 0 kB\nMemAvailable: 0 kB\n")
-    assert proc.host_memory_headroom(tmp_path) == 0.0
-    with pytest.raises(Unavailable):
-        proc.host_memory_headroom(tmp_path / "none")
 
 
 def test_stub_is_the_published_constants() -> None:

@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import PATIENCE_S
 
-from ingero.agent.stacks.interpreters import find_python, read_python
-from ingero.agent.stacks.line_tables import line_of, line_of_310
+from ingero.agent.stacks.interpreters import find_python
 from ingero.agent.stacks.python import Offsets, PythonFrame, PythonProcess
-from ingero.errors import Unavailable
 
 SCRIPT = """\
 import threading
@@ -174,63 +172,6 @@ def test_thread_that_runs_no_python_has_no_frames(sleeper) -> None:
     assert python.stack(2**22 + 5) == []
 
 
-def test_process_without_python_is_none_and_a_dead_one_is_empty() -> None:
-    process = subprocess.Popen(["sleep", "30"])
-    try:
-        assert find_python(process.pid) is None
-    finally:
-        process.kill()
-        process.wait()
-    assert find_python(process.pid) is None
-
-
-def functions_with_lines():
-    def straight(a):
-        b = a + 1
-
-        return [
-            b
-            for c in range(3)
-            if c
-        ]  # fmt: skip
-
-    def jumps(a):
-        try:
-            for item in a:
-                if item:
-                    continue
-                raise ValueError(
-                    item
-                )  # fmt: skip
-        finally:
-            a = None
-        return a
-
-    return [straight.__code__, jumps.__code__, functions_with_lines.__code__, line_of.__code__]
-
-
-@pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="the running interpreter has the older line table"
-)
-def test_line_table_agrees_with_the_interpreter() -> None:
-    for code in functions_with_lines():
-        for start, end, line in code.co_lines():
-            for unit in range(start // 2, end // 2):
-                assert line_of(code.co_linetable, code.co_firstlineno, unit) == line
-
-
-def test_line_table_of_310() -> None:
-    """Two instructions on line 11, one without a line, one a line back."""
-    table = bytes([4, 1, 2, 0x80, 2, 0xFF])
-    assert [line_of_310(table, 10, offset) for offset in (0, 2, 4, 6, 8)] == [
-        11,
-        11,
-        None,
-        10,
-        None,
-    ]
-
-
 class Interpreter:
     """An interpreter laid out in the memory of this process, read like any other."""
 
@@ -306,42 +247,6 @@ def test_frames_whose_names_cannot_be_read_are_counted_must_52() -> None:
     assert python.skipped_names == 1
 
 
-@pytest.mark.parametrize(
-    ("symbols", "found"),
-    [("char _PyRuntime[64];", True), ("char _PyRuntime[64]; long _Py_RefTotal;", False)],
-)
-def test_offsets_of_release_builds_are_never_used_on_debug_builds_must_53(
-    tmp_path: Path, symbols: str, found: bool
-) -> None:
-    source, library = tmp_path / "python.c", tmp_path / "libpython3.12.so.1.0"
-    source.write_text(f"{symbols} int code(void) {{ return 1; }}")
-    compiler = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-shared",
-        "-fPIC",
-        "-o",
-        str(library),
-        str(source),
-    ]
-    subprocess.run(compiler, check=True)
-    with subprocess.Popen(
-        ["cat"],
-        env={"LD_PRELOAD": str(library), "PATH": "/usr/bin:/bin"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout and process.stdin
-        process.stdin.write(b"loaded\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == b"loaded\n"
-        python = find_python(process.pid)
-        process.stdin.close()
-    assert (python is not None and python.minor == 12) == found
-
-
 @pytest.fixture
 def wait_here(tmp_path: Path) -> Iterator[Callable[..., int]]:
     """Start a script that sleeps, and return its pid; the last child of its command is meant."""
@@ -393,21 +298,3 @@ def test_an_interpreter_is_found_whatever_its_name_is(wait_here, tmp_path: Path)
     renamed.chmod(0o755)
     python = find_python(wait_here(str(renamed)))
     assert python is not None and python.minor == 11
-
-
-def test_why_frames_cannot_be_read_is_said() -> None:
-    with pytest.raises(Unavailable, match="may not be read"):
-        read_python(2**22 - 1)
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
-        with pytest.raises(Unavailable, match="maps no Python interpreter with symbols"):
-            read_python(process.pid)  # perhaps before its files are mapped: its map may be read
-        process.kill()
-
-
-def test_a_process_whose_program_is_not_mapped_is_not_taken_for_one_that_may_not_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    only_a_stack = "7ffc1a2b0000-7ffc1a2d1000 rw-p 00000000 00:00 0    [stack]\n"
-    monkeypatch.setattr("ingero.agent.stacks.interpreters.read_maps", lambda _pid: only_a_stack)
-    with pytest.raises(Unavailable, match="maps no Python interpreter with symbols"):
-        read_python(os.getpid())
