@@ -5,7 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.core.blame.record_steps import RecordSteps, measure_steps
+from ingero.core.collectives.arrivals import Arrivals, measure_arrivals
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
+from ingero.core.collectives.matching import match_collectives
 
 Floats = NDArray[np.float64]
 TRANSFER_S = 0.001
@@ -43,3 +46,8 @@ def shared_job(
     hosts = nodes if nodes is not None else [None] * workers
     recorders = [Recorder(None, host, rank) for rank, host in zip(names, hosts, strict=True)]
     return from_columns(columns, ("AllReduce",), recorders)
+
+
+def measured(columns: Collectives) -> tuple[RecordSteps, Arrivals]:
+    arrivals = measure_arrivals(columns, match_collectives(columns))
+    return measure_steps(columns, exact_ends=True), arrivals

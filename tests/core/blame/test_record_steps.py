@@ -4,15 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.shared_job import TRANSFER_S, shared_job
+from tests.support.shared_job import TRANSFER_S, measured, shared_job
 
 from ingero.core.blame.record_steps import _steadiest, measure_steps
 from ingero.core.blame.recorded.grid import build_grid
 from ingero.core.blame.recorded.lateness import measure_places
 from ingero.core.blame.recorded.rhythm import _are_same, mark_first_calls
+from ingero.core.blame.suspects import WorkerSteps
 from ingero.core.collectives.arrivals import measure_arrivals
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.matching import match_collectives
+
+MS = 1e-3
 
 
 @pytest.mark.parametrize(("without", "is_kept"), [((0, 1), True), ((0, 1, 2), False)])
@@ -130,3 +133,28 @@ def test_most_first_calls_of_the_shorter_recording_are_in_both(common: int, are_
     one, other = np.arange(0, 90, 3), np.arange(0, 30, 3)
     other[common:] += 1
     assert _are_same(one, other) == _are_same(other, one) == are_same
+
+
+def test_own_time_lies_between_the_collectives() -> None:
+    """A step of 100 ms has two collectives that end at 25 and 50 ms."""
+    late = np.zeros((4, 12, 2))
+    late[1, :, 0] = 5 * MS
+    steps, _ = measured(shared_job(late))
+    workers: WorkerSteps = steps.workers
+    assert workers.period_s == pytest.approx(np.full(11, 0.1))
+    own = 100 * MS - 2 * TRANSFER_S
+    assert workers.own_s[1] == pytest.approx(np.full(11, own), abs=1e-7)
+    assert workers.own_s[0] == pytest.approx(np.full(11, own - 5 * MS), abs=1e-7)
+    assert steps.waiting_s[0] == pytest.approx(np.full(11, 2 * TRANSFER_S + 5 * MS), abs=1e-7)
+    assert steps.waiting_s[1] == pytest.approx(np.full(11, 2 * TRANSFER_S), abs=1e-7)
+    assert steps.ranks == (0, 1, 2, 3)
+
+
+def test_without_ends_the_difference_between_ranks_is_exact() -> None:
+    late = np.zeros((4, 30, 2))
+    late[1, :, 0] = 5 * MS
+    columns = shared_job(late)
+    workers = measure_steps(columns, exact_ends=False).workers
+    difference = workers.own_s[1] - workers.own_s[0]
+    assert difference == pytest.approx(np.full(len(difference), 5 * MS), abs=1e-7)
+    assert workers.own_s[0] == pytest.approx(100 * MS - 2 * TRANSFER_S - 5 * MS, abs=1e-6)
