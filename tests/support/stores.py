@@ -1,8 +1,8 @@
 """The store that a test runs on: a file, or a lake where `make e2e-lake` asks for one."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,8 @@ from ingero.storage.events.lake.store import LakeStore
 from ingero.storage.events.store import EventStore
 
 T = TypeVar("T")
+MEMORY_BYTES = 512 << 20
+OpenWriter = Callable[[str], LakeStore]
 ON_LAKE = os.environ.get("INGERO_TEST_STORE") == "lake"
 only_files = pytest.mark.skipif(ON_LAKE, reason="is about the database file")
 
@@ -30,12 +32,22 @@ def some(items: Sequence[T]) -> Sequence[T]:
     return items[::12] if ON_LAKE else items
 
 
-def open_test_store(path: Path, memory_bytes: int = 512 << 20, threads: int = 1) -> EventStore:
+def open_test_store(path: Path, memory_bytes: int = MEMORY_BYTES, threads: int = 1) -> EventStore:
     """Open the store that belongs to `path`."""
     if not ON_LAKE:
         return DuckDbStore(path, memory_bytes, threads)
     address, secrets = lake_for(path, in_bucket=True)
     return LakeStore(address, secrets, path, memory_bytes, threads)
+
+
+@contextmanager
+def lake_writers(folder: Path, *, in_bucket: bool) -> Iterator[OpenWriter]:
+    """Yield what opens writers of one lake by name, each with a journal folder of its own."""
+    address, secrets = lake_for(folder / "lake", in_bucket=in_bucket)
+    with ExitStack() as opened:
+        yield lambda name: opened.enter_context(
+            closing(LakeStore(address, secrets, folder / name, MEMORY_BYTES, 1))
+        )
 
 
 def store_settings(path: Path) -> dict[str, Any]:

@@ -8,20 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.support.echo_samples import metrics_body
 from tests.support.lakes import lake_for, url_of
-from tests.support.stores import ON_LAKE, writing
+from tests.support.stores import ON_LAKE, OpenWriter, lake_writers, writing
 from tests.support.waiting import until
 
 from ingero.contract.otlp.rows import Signal
 from ingero.echo.store.loader import RETAIN_EVERY_S
 from ingero.errors import StoreError
-from ingero.storage.events.lake.store import LakeStore, orphans_statement, tidy_statements
+from ingero.storage.events.lake.store import orphans_statement, tidy_statements
 from ingero.storage.events.loading import load_safely
 from ingero.storage.journal.frames import Frame
 from ingero.storage.quarantine import Quarantine
@@ -31,9 +31,7 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.skipif(not ON_LAKE, reason="needs a lake in S3: `make e2e-lake`"),
 ]
-MEMORY = 512 << 20
 HOUR_US = 3_600_000_000
-Open = Callable[[str], LakeStore]
 
 
 def frame(seq: int, first: int) -> Frame:
@@ -42,17 +40,9 @@ def frame(seq: int, first: int) -> Frame:
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Open]:
-    stores: list[LakeStore] = []
-    address, secrets = lake_for(tmp_path / "lake", in_bucket=True)
-
-    def open_writer(name: str) -> LakeStore:
-        stores.append(LakeStore(address, secrets, tmp_path / name, MEMORY, 1))
-        return stores[-1]
-
-    yield open_writer
-    for store in stores:
-        store.close()
+def opened(tmp_path: Path) -> Iterator[OpenWriter]:
+    with lake_writers(tmp_path, in_bucket=True) as open_writer:
+        yield open_writer
 
 
 _OWNER = """
@@ -69,7 +59,7 @@ time.sleep(600)
 
 
 def test_upkeep_goes_on_within_a_minute_when_its_owner_is_killed(
-    opened: Open, tmp_path: Path
+    opened: OpenWriter, tmp_path: Path
 ) -> None:
     other = opened("other")
     address, _ = lake_for(tmp_path / "lake", in_bucket=True)
@@ -83,7 +73,7 @@ def test_upkeep_goes_on_within_a_minute_when_its_owner_is_killed(
     assert RETAIN_EVERY_S <= 60  # how often it asks
 
 
-def test_files_and_state_stay_few_however_many_loads_there_are(opened: Open) -> None:
+def test_files_and_state_stay_few_however_many_loads_there_are(opened: OpenWriter) -> None:
     one, two = opened("one"), opened("two")
     for number in range(1, 13):
         one.load([frame(number, 1000 + 10 * number)])
@@ -108,7 +98,7 @@ def test_files_and_state_stay_few_however_many_loads_there_are(opened: Open) -> 
 
 
 def test_an_echo_whose_lake_was_upgraded_by_a_newer_one_says_so_and_sets_nothing_aside(
-    opened: Open, tmp_path: Path
+    opened: OpenWriter, tmp_path: Path
 ) -> None:
     store = opened("one")
     quarantine = Quarantine(tmp_path / "quarantine", 1 << 20)

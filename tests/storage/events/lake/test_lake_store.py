@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from tests.support.echo_samples import metrics_body
 from tests.support.lakes import READER, lake_for, postgres, url_of
-from tests.support.stores import writing
+from tests.support.stores import MEMORY_BYTES, OpenWriter, lake_writers, writing
 from tests.support.two_tenants import SEED
 
 from ingero.contract.otlp.rows import Signal
@@ -30,9 +30,7 @@ from ingero.storage.events.opening import open_store
 from ingero.storage.events.schema import TABLES
 from ingero.storage.journal.frames import Frame
 
-MEMORY = 512 << 20
 START_US = 1_763_168_400_000_000
-Open = Callable[[str], LakeStore]
 
 
 def frame(seq: int, first: int, received_us: int = START_US, points: int = 3) -> Frame:
@@ -40,21 +38,12 @@ def frame(seq: int, first: int, received_us: int = START_US, points: int = 3) ->
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Open]:
-    """Opens writers of one lake, each with a journal folder of its own."""
-    stores: list[LakeStore] = []
-    address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
-
-    def open_writer(name: str) -> LakeStore:
-        stores.append(LakeStore(address, secrets, tmp_path / name, MEMORY, 1))
-        return stores[-1]
-
-    yield open_writer
-    for store in stores:
-        store.close()
+def opened(tmp_path: Path) -> Iterator[OpenWriter]:
+    with lake_writers(tmp_path, in_bucket=False) as open_writer:
+        yield open_writer
 
 
-def test_writers_share_rows_and_never_apply_a_request_twice(opened: Open) -> None:
+def test_writers_share_rows_and_never_apply_a_request_twice(opened: OpenWriter) -> None:
     one, two = opened("one"), opened("two")
     one.load([frame(1, 0), frame(2, 10)])
     retried = two.load([frame(1, 0), frame(2, 20)])
@@ -68,7 +57,7 @@ def test_writers_share_rows_and_never_apply_a_request_twice(opened: Open) -> Non
     assert one.scalar("SELECT sum(count) FROM node_metrics") == 9
 
 
-def test_a_writer_goes_on_where_it_was_and_nobody_takes_its_place(opened: Open) -> None:
+def test_a_writer_goes_on_where_it_was_and_nobody_takes_its_place(opened: OpenWriter) -> None:
     first = opened("one")
     first.load([frame(7, 0)])
     first.skip(8, is_dropped=True)
@@ -80,7 +69,7 @@ def test_a_writer_goes_on_where_it_was_and_nobody_takes_its_place(opened: Open) 
     assert again.load([frame(9, 0)]).duplicates == 1
 
 
-def test_one_writer_maintains_the_lake_and_another_follows(opened: Open) -> None:
+def test_one_writer_maintains_the_lake_and_another_follows(opened: OpenWriter) -> None:
     one, two = opened("one"), opened("two")
     assert (one.owns_upkeep(), two.owns_upkeep(), one.owns_upkeep()) == (True, False, True)
     one.load([frame(1, 0)])
@@ -100,7 +89,7 @@ def test_one_writer_maintains_the_lake_and_another_follows(opened: Open) -> None
     assert two.owns_upkeep()
 
 
-def test_old_days_go_whole(opened: Open) -> None:
+def test_old_days_go_whole(opened: OpenWriter) -> None:
     store = opened("one")
     days = [frame(n + 1, 10 * n, START_US + n * DAY_US) for n in range(3)]
     store.load(days)
@@ -126,7 +115,7 @@ DOORS = [
 
 @pytest.mark.parametrize("scope", [None, ["ours"]])
 def test_no_door_of_the_lake_is_open_to_user_sql(
-    opened: Open, scope: list[str] | None, tmp_path: Path
+    opened: OpenWriter, scope: list[str] | None, tmp_path: Path
 ) -> None:
     store = opened("one")
     with writing(store) as connection:
@@ -144,7 +133,7 @@ def test_no_door_of_the_lake_is_open_to_user_sql(
     assert [row[0] for row in found.rows] == ["ours"] if scope else len(found.rows) == 2
 
 
-def test_the_role_of_readers_can_only_read(opened: Open) -> None:
+def test_the_role_of_readers_can_only_read(opened: OpenWriter) -> None:
     """The guard is not alone: PostgreSQL refuses what would get past it."""
     store = opened("one")
     with closing(store.cursor()) as cursor:
@@ -179,20 +168,20 @@ def test_a_missing_extension_is_named_with_the_command_that_installs_it(
         lake_connection.extension_file("ducklake")
 
 
-def test_a_database_moves_whole_and_its_echo_continues(tmp_path: Path, opened: Open) -> None:
+def test_a_database_moves_whole_and_its_echo_continues(tmp_path: Path, opened: OpenWriter) -> None:
     opened("other").load([frame(1, 500)])
     file = tmp_path / "echo.db"
-    store = DuckDbStore(file, MEMORY, 1)
+    store = DuckDbStore(file, MEMORY_BYTES, 1)
     store.load([frame(seq, 10 * seq) for seq in range(1, 6)])
     store.append_audit([[None] * 12])
     store.close()
     address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
     with pytest.raises(StoreError, match="holds events of its own; `ingero-echo migrate"):
-        open_store(file, url_of(address), secrets, MEMORY, 1)
+        open_store(file, url_of(address), secrets, MEMORY_BYTES, 1)
     assert verify(file).problems == [], "a start that was refused leaves the file in use"
     moved = {table.table: table for table in move_to_lake(file, address, secrets)}
     assert (moved["events"].rows, moved["audit_log"].rows) == (15, 1)
-    again = open_store(file, url_of(address), secrets, MEMORY, 1)
+    again = open_store(file, url_of(address), secrets, MEMORY_BYTES, 1)
     try:
         assert again.applied_seq == 5
         assert again.scalar("SELECT count(*) FROM events") == 18
@@ -205,7 +194,7 @@ def test_a_database_moves_whole_and_its_echo_continues(tmp_path: Path, opened: O
         verify(file)
 
 
-def test_a_question_while_the_catalogue_is_away_says_so(opened: Open) -> None:
+def test_a_question_while_the_catalogue_is_away_says_so(opened: OpenWriter) -> None:
     store = opened("one")
     with closing(store.cursor()) as cursor:
         postgres().child.kill()
@@ -225,7 +214,9 @@ def test_writers_that_start_together_create_the_lake_once(tmp_path: Path) -> Non
     address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
     with ThreadPoolExecutor(3) as threads:
         stores = list(
-            threads.map(lambda name: LakeStore(address, secrets, tmp_path / name, MEMORY, 1), "abc")
+            threads.map(
+                lambda name: LakeStore(address, secrets, tmp_path / name, MEMORY_BYTES, 1), "abc"
+            )
         )
     assert len({store.first_seq for store in stores}) == 3
     for store in stores:
@@ -233,11 +224,11 @@ def test_writers_that_start_together_create_the_lake_once(tmp_path: Path) -> Non
 
 
 def test_a_move_that_fails_leaves_the_file_in_use(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, opened: OpenWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = opened("other")
     file = tmp_path / "echo.db"
-    store = DuckDbStore(file, MEMORY, 1)
+    store = DuckDbStore(file, MEMORY_BYTES, 1)
     store.load([frame(1, 0)])
     store.close()
     address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
@@ -271,10 +262,10 @@ def test_a_missing_client_is_named_with_the_command_that_installs_it(
 def test_a_catalogue_that_nobody_serves_is_named(tmp_path: Path) -> None:
     address = parse_lake_address(f"ducklake:postgres://e@127.0.0.1:1/echo?data={tmp_path}")
     with pytest.raises(StoreError, match=r"cannot reach the catalogue on 127\.0\.0\.1:1"):
-        LakeStore(address, LakeSecrets(), tmp_path / "echo.db", MEMORY, 1)
+        LakeStore(address, LakeSecrets(), tmp_path / "echo.db", MEMORY_BYTES, 1)
 
 
-def test_a_lake_of_the_version_before_gets_the_new_tables(opened: Open) -> None:
+def test_a_lake_of_the_version_before_gets_the_new_tables(opened: OpenWriter) -> None:
     """What arrived before is read from events, and what arrives after it from minutes."""
     before = opened("one")
     before.load([frame(1, 0), frame(2, 10)])
