@@ -1,7 +1,7 @@
 """What a cluster sends, small enough to know the answers by heart."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
@@ -132,3 +132,26 @@ def collectives(
 
 def collective_bodies(cluster: str, records: Iterable[CollectiveRecord]) -> list[bytes]:
     return [encode_protobuf(request) for request, _ in encode_batches(records, cluster, "imported")]
+
+
+def logs() -> Iterator[bytes]:
+    """Verdicts about three nodes and a causal chain, as Fleet and an agent report them."""
+    yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-5", "suspect", excess=0.1), 1)
+    facts = {
+        "class": "compute",
+        "excess": 0.31,
+        "usd_per_hour": 12.5,
+        "evidence": "+31 %",
+        "next": "drain gpu-5",
+    }
+    yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-5", "straggler", rank=40, **facts), 2)
+    yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-6", "resolved", "e2"), 3)
+    stalled = {"class": "hang", "job": "llama", "engine": "vllm on port 8000, pid 7"}
+    yield log("serve", None, names.VERDICT_EVENT, verdict("gpu-7", "straggler", "e3", **stalled), 5)
+    chain = {
+        "id": "c-1",
+        "severity": "HIGH",
+        "summary": "cudaStreamSync slow",
+        "root_cause": "backup on 4 cores",
+    }
+    yield log("prod", "gpu-5", names.CAUSAL_CHAIN_EVENT, chain, 4)

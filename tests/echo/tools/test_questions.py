@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -15,11 +14,10 @@ from tests.support.questions_data import (
     collective_bodies,
     collectives,
     gauge,
-    log,
+    logs,
     metrics,
     score,
     total,
-    verdict,
 )
 
 from ingero.contract import names
@@ -83,28 +81,6 @@ def bodies() -> Iterator[bytes]:
                 gauge(names.FLEET_IDLE_GPU_COST, [1.0, pace / 10], {"gpu_model": node}),
             ],
         )
-
-
-def logs() -> Iterator[bytes]:
-    yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-5", "suspect", excess=0.1), 1)
-    facts = {
-        "class": "compute",
-        "excess": 0.31,
-        "usd_per_hour": 12.5,
-        "evidence": "+31 %",
-        "next": "drain gpu-5",
-    }
-    yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-5", "straggler", rank=40, **facts), 2)
-    yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-6", "resolved", "e2"), 3)
-    stalled = {"class": "hang", "job": "llama", "engine": "vllm on port 8000, pid 7"}
-    yield log("serve", None, names.VERDICT_EVENT, verdict("gpu-7", "straggler", "e3", **stalled), 5)
-    chain = {
-        "id": "c-1",
-        "severity": "HIGH",
-        "summary": "cudaStreamSync slow",
-        "root_cause": "backup on 4 cores",
-    }
-    yield log("prod", "gpu-5", names.CAUSAL_CHAIN_EVENT, chain, 4)
 
 
 def quickest_s(ask: Callable[[], object]) -> float:
@@ -279,87 +255,6 @@ def test_f091_launches_and_fragmentation_have_the_busiest_first(echo: RunningEch
     assert [(n["node_id"], n["fragmentation"], n["reserved_bytes"]) for n in held] == [
         ("cut", 0.4, 100), ("worn", 0.1, 100), ("calm", 0.0, 100),
     ]  # fmt: skip
-
-
-def read_on(echo: RunningEcho, tool: str, rows: str, **arguments: Any) -> tuple[list[Any], str]:
-    """Return all pages available now, and the cursor after them."""
-    found: list[Any] = []
-    for _ in range(1000):
-        page = echo.answer(tool, **arguments)
-        found += page[rows]
-        arguments["cursor"] = page["next_cursor"]
-        if not page["more"]:
-            return found, page["next_cursor"]
-    raise AssertionError("the pages never end")
-
-
-def test_event_history_pages_without_gap_while_events_arrive(echo: RunningEcho) -> None:
-    """F109: stalls in the history are 14 steps apart. Late arrivals come in the next generation."""
-    asked = {
-        "cluster_id": "barrier",
-        "metric_name": names.COLLECTIVE_DURATION_MS,
-        "rank": 5,
-        "limit": 7,
-    }
-    first = echo.answer("event_history", **asked)
-    assert (first["total"], first["more"], len(first["events"])) == (100, True, 7)
-    echo.send(
-        collective_bodies("barrier", collectives(3, 8, {}))[0]
-    )  # older than most pages still to come
-    found, cursor = read_on(echo, "event_history", "events", **asked)
-    times = [event["ts"] for event in found]
-    assert len(times) == 103, "the first page was asked again, after the arrival"
-    assert times == sorted(times)
-    rest, after = read_on(
-        echo, "event_history", "events", **{**asked, "cursor": first["next_cursor"]}
-    )
-    assert len(rest) == 93, "its own generation"
-    later, after = read_on(echo, "event_history", "events", **{**asked, "cursor": after})
-    assert len(later) == 3, "then what came meanwhile"
-    assert echo.answer("event_history", **{**asked, "cursor": cursor})["events"] == []
-    echo.send(collective_bodies("barrier", collectives(2, 8, {}, transfer_ms=11.0))[0])
-    assert len(echo.answer("event_history", **{**asked, "cursor": after})["events"]) == 2
-    waits, _ = read_on(echo, "event_history", "events", **{**asked, "rank": 0, "limit": 50})
-    stalls = [int(event["attrs"]["nccl.seq"]) for event in waits if event["value"] > 100]
-    assert stalls == sorted(STALLS), "rank 0 waits where rank 5 is late, and nowhere else"
-
-
-def test_event_history_filters_by_time(echo: RunningEcho) -> None:
-    base = {"cluster_id": "prod", "node_id": "gpu-5", "metric_name": names.HEALTH_SCORE}
-    second = START_NS // SECOND + 1
-    found = echo.answer("event_history", **base, **{"from": second, "to": "2025-11-15T01:00:02Z"})
-    assert [event["value"] for event in found["events"]] == [0.41]
-    refused = echo.ask("event_history", cluster_id="prod", **{"from": "yesterday"})
-    assert (refused.status, refused.code) == (400, "bad_argument")
-    assert echo.ask("event_history", cluster_id="prod", cursor="AAAA").code == "bad_cursor"
-
-
-def test_f088_anomalies_are_ordered_and_resume(echo: RunningEcho) -> None:
-    found, cursor = read_on(
-        echo, "anomalies", "anomalies", cluster_id="prod", limit=1, window="all"
-    )
-    assert [(a["kind"], a.get("severity")) for a in found] == [
-        ("verdict", "suspect"),
-        ("verdict", "straggler"),
-        ("verdict", "resolved"),
-        ("causal_chain", "HIGH"),
-    ]
-    echo.send(
-        log(
-            "prod",
-            None,
-            names.VERDICT_EVENT,
-            verdict("gpu-6", "not_sure", "e3", evidence="two peers"),
-            9,
-        ),
-        "logs",
-    )
-    (later,) = echo.answer("anomalies", cluster_id="prod", cursor=cursor)["anomalies"]
-    assert (later["node_id"], later["severity"], later["summary"]) == (
-        "gpu-6",
-        "not_sure",
-        "two peers",
-    )
 
 
 def test_a_cluster_must_be_named_when_there_are_several(echo: RunningEcho) -> None:
