@@ -68,6 +68,17 @@ def events_per_s_of_a_burst(echo: EchoProcess, node: str) -> float:
     return float(summary["events_per_s"])
 
 
+def send_planted(grpc: str, node: str) -> subprocess.Popen[str]:
+    """Start four producers that send 1,000 events in 40 chains, one of them a low score."""
+    command = [
+        str(BIN / "echo-stress"), "--endpoint", grpc, "--protocol", "grpc", "--insecure", "--json",
+        "--producers", "4", "--events", "1000", "--chains", "40", "--node-id", node,
+        "--planted", "1",
+    ]  # fmt: skip
+    environment = {"INGERO_ECHO_TOKEN": TOKEN, "PATH": "/usr/bin"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
 def test_the_published_fan_in_run(tmp_path: Path) -> None:
     """F113 to F117, F126, F128: the published fan-in run.
 
@@ -76,45 +87,16 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
     """
     began_s, began_wall_s = children_cpu_s(), time.monotonic()
     with EchoProcess(tmp_path) as echo:
-        grpc = echo.addresses["grpc"]
-        flags = (
-            "--protocol",
-            "grpc",
-            "--insecure",
-            "--producers",
-            "4",
-            "--events",
-            "1000",
-            "--chains",
-            "40",
-        )
-        runs = [
-            subprocess.Popen(
-                [
-                    str(BIN / "echo-stress"),
-                    "--endpoint",
-                    grpc,
-                    "--json",
-                    *flags,
-                    "--node-id",
-                    node,
-                    "--planted",
-                    "1",
-                ],
-                env={"INGERO_ECHO_TOKEN": TOKEN, "PATH": "/usr/bin"},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for node in ("node-h100", "node-a100")
-        ]
+        nodes = ("node-h100", "node-a100")
+        runs = [send_planted(echo.addresses["grpc"], node) for node in nodes]
         summaries = [json.loads(run.communicate(timeout=2 * PATIENCE_S)[0]) for run in runs]
         assert [run.returncode for run in runs] == [0, 0]
         assert [summary["acknowledged"] for summary in summaries] == [1000, 1000]
         assert echo.stop() == 0
     assert echo.query("SELECT COUNT(*) FROM events") == [(2000,)]
-    nodes = [f"node-{kind}-{i}" for kind in ("a100", "h100") for i in range(4)]
+    producers = [f"node-{kind}-{i}" for kind in ("a100", "h100") for i in range(4)]
     assert echo.query("SELECT node_id, COUNT(*) FROM events GROUP BY node_id ORDER BY 1") == [
-        (n, 250) for n in nodes
+        (name, 250) for name in producers
     ]
     assert echo.query("SELECT COUNT(DISTINCT causal_chain_id) FROM events") == [(80,)]
     low = (

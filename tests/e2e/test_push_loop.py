@@ -130,42 +130,10 @@ def test_the_sink_receives_23_states_and_one_resolved_from_a_real_agent_f009_f01
         for node in ("n1", "n2"):
             running.enter_context(agent(tmp_path, url, node))
         fleet.wait_for(lambda seen: seen.quorum_met, PATIENCE_S)
-        sink = running.enter_context(
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    "from ingero.cli.commands.services.straggler_sink import main; main()",
-                    "--socket-path",
-                    str(socket),
-                    "--listen",
-                    "127.0.0.1:0",
-                    "--reconnect-delay",
-                    "100ms",
-                ],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-        running.callback(sink.kill)
-        assert sink.stderr is not None
-        started = next(line for line in sink.stderr if "metrics=" in line)
-        address = started.split("metrics=")[1].strip()
-        one = running.enter_context(
-            agent(
-                tmp_path,
-                url,
-                "slow",
-                "--replay",
-                str(tmp_path / "looks.jsonl"),
-                "--interval",
-                "0.25",
-                "--socket",
-                str(socket),
-                "--baseline",
-                str(baseline),
-            )
-        )
+        address = start_sink(running, socket)
+        options = ("--replay", str(tmp_path / "looks.jsonl"), "--interval", "0.25")
+        places = ("--socket", str(socket), "--baseline", str(baseline))
+        one = running.enter_context(agent(tmp_path, url, "slow", *options, *places))
         lines = asyncio.run(read_lines(socket))
         assert one.process.wait(PATIENCE_S) == 0, one.said
         until(
@@ -177,6 +145,18 @@ def test_the_sink_receives_23_states_and_one_resolved_from_a_real_agent_f009_f01
     assert "ingero_sink_parse_errors_total 0" in seen
     assert "ingero_sink_active_stragglers{" not in seen
     check_against_recording(lines, baseline)
+
+
+def start_sink(running: contextlib.ExitStack, socket: Path) -> str:
+    """Start a sink that reads this socket; return the address of its metrics."""
+    main = "from ingero.cli.commands.services.straggler_sink import main; main()"
+    options = ("--listen", "127.0.0.1:0", "--reconnect-delay", "100ms")
+    command = [sys.executable, "-c", main, "--socket-path", str(socket), *options]
+    sink = running.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+    running.callback(sink.kill)
+    assert sink.stderr is not None
+    started = next(line for line in sink.stderr if "metrics=" in line)
+    return started.split("metrics=")[1].strip()
 
 
 async def read_lines(path: Path) -> list[bytes]:

@@ -138,62 +138,31 @@ async def test_own_metrics_list_the_seven_gauges() -> None:
         assert samples["ingero_fleet_plaintext_listeners"] == "0"
 
 
+def counted(value: int, **attributes: otlp.Plain) -> tuple[otlp.NumberPoint]:
+    named = {getattr(names, name): given for name, given in attributes.items()}
+    return (otlp.NumberPoint(as_int=value, attributes=otlp.attributes(named)),)
+
+
 async def test_received_metrics_for_prometheus() -> None:
     """F037: scores with node and cluster labels, counters, histograms; labels stay bounded."""
+    launches = otlp.Sum(
+        data_points=counted(15, CGROUP_HASH="ab"), aggregation_temporality=2, is_monotonic=True
+    )
+    copies = otlp.HistogramPoint(count=3, sum=4.5, bucket_counts=(1, 2), explicit_bounds=(0.5,))
+    event = counted(1, EVENT_ID="uuid", SCORE_ATTR=0.5, DETECTION_MODE="fleet")
+    pushes = [
+        [
+            otlp.Metric(name=names.KERNEL_LAUNCH_TOTAL, sum=launches),
+            otlp.Metric(name="gpu.memcpy.duration_ms", histogram=otlp.Histogram((copies,))),
+        ],
+        [otlp.Metric(name=names.STRAGGLER_EVENT, gauge=otlp.Gauge(event))],
+    ]
     async with running() as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         await fill(fleet, {"a": 0.9})
-        launches = otlp.Metric(
-            name=names.KERNEL_LAUNCH_TOTAL,
-            sum=otlp.Sum(
-                data_points=(
-                    otlp.NumberPoint(
-                        as_int=15, attributes=otlp.attributes({names.CGROUP_HASH: "ab"})
-                    ),
-                ),
-                aggregation_temporality=2,
-                is_monotonic=True,
-            ),
-        )
-        copies = otlp.Metric(
-            name="gpu.memcpy.duration_ms",
-            histogram=otlp.Histogram(
-                data_points=(
-                    otlp.HistogramPoint(
-                        count=3, sum=4.5, bucket_counts=(1, 2), explicit_bounds=(0.5,)
-                    ),
-                )
-            ),
-        )
-        await post(
-            url,
-            encode_protobuf(
-                request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, launches, copies)
-            ),
-            PB,
-        )
-        event = otlp.Metric(
-            name=names.STRAGGLER_EVENT,
-            gauge=otlp.Gauge(
-                data_points=(
-                    otlp.NumberPoint(
-                        as_int=1,
-                        attributes=otlp.attributes(
-                            {
-                                names.EVENT_ID: "uuid",
-                                names.SCORE_ATTR: 0.5,
-                                names.DETECTION_MODE: "fleet",
-                            }
-                        ),
-                    ),
-                )
-            ),
-        )
-        await post(
-            url,
-            encode_protobuf(request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, event)),
-            PB,
-        )
+        for pushed in pushes:
+            sender = {names.NODE_ID: "a", names.CLUSTER_ID: "train"}
+            await post(url, encode_protobuf(request(sender, *pushed)), PB)
         _, text = await get(f"http://{fleet.addresses['prometheus']}/metrics")
         _, other = await get(f"http://{fleet.addresses['prometheus']}/metrics?cluster_id=other")
         assert (text != "", other) == (True, "")

@@ -1,5 +1,6 @@
 """Synthetic step traces of pipeline schedules, plain and interleaved 1F1B."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,31 @@ def _order(job: StepJob, stage: int) -> list[tuple[str, int, int]]:
     return order + [place(k, BACKWARD) for k in range(total - warm, total)]
 
 
+class _Log:
+    """The operations of one replica, as the job records them."""
+
+    def __init__(self, job: StepJob, replica: int) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._job, self._replica = job, replica
+        self._seq: Counter[tuple[int, str]] = Counter()
+
+    def put(self, stage: int, optype: str, start: float, end: float, chunk: int, mb: int) -> None:
+        self.rows.append(
+            {
+                "dp_rank": self._replica,
+                "stage": stage,
+                "optype": optype,
+                "start_ts": start,
+                "duration": end - start,
+                "seq_id": self._seq[stage, optype],
+                "mc": chunk,
+                "mb_id": mb,
+                "gmc": chunk * self._job.pp + stage if chunk >= 0 else -1,
+            }
+        )
+        self._seq[stage, optype] += 1
+
+
 def _pipeline(
     job: StepJob, rng: np.random.Generator, replica: int, lengths: np.ndarray, level: np.ndarray
 ) -> tuple[list[dict[str, Any]], list[float]]:
@@ -111,27 +137,9 @@ def _pipeline(
     orders = [_order(job, s) for s in range(job.pp)]
     at, free = [0] * job.pp, [0.05] * job.pp
     ready: dict[tuple[str, int, int], float] = {}
-    rows: list[dict[str, Any]] = []
-    seq: dict[tuple[int, str], int] = {}
-
-    def put(stage: int, optype: str, start: float, end: float, chunk: int, mb: int) -> None:
-        number = seq[stage, optype] = seq.get((stage, optype), -1) + 1
-        rows.append(
-            {
-                "dp_rank": replica,
-                "stage": stage,
-                "optype": optype,
-                "start_ts": start,
-                "duration": end - start,
-                "seq_id": number,
-                "mc": chunk,
-                "mb_id": mb,
-                "gmc": chunk * job.pp + stage if chunk >= 0 else -1,
-            }
-        )
-
+    log = _Log(job, replica)
     for stage in range(job.pp):
-        put(stage, "params-all-gather", 0.0, 0.05, 0, -1)
+        log.put(stage, "params-all-gather", 0.0, 0.05, 0, -1)
     while any(at[s] < len(orders[s]) for s in range(job.pp)):
         moved = False
         for stage in range(job.pp):
@@ -147,11 +155,10 @@ def _pipeline(
             begin = free[stage]
             if not first:
                 begin = max(free[stage], ready[key]) + 0.001
-                put(stage, f"{direction}-recv", free[stage], begin, chunk, mb)
+                log.put(stage, f"{direction}-recv", free[stage], begin, chunk, mb)
             elif job.chunks > 1:
-                put(
-                    stage, f"{direction}-recv", free[stage], free[stage] + 1e-5, chunk, mb
-                )  # recorded, never launched
+                # recorded, never launched
+                log.put(stage, f"{direction}-recv", free[stage], free[stage] + 1e-5, chunk, mb)
             work = (
                 job.forward_s
                 / job.chunks
@@ -161,13 +168,13 @@ def _pipeline(
             )
             work *= job.slow.get((replica, stage), 1.0) * job.stage_factor.get(stage, 1.0)
             end = begin + work * np.exp(rng.normal(0, job.noise))
-            put(stage, f"{direction}-compute", begin, end, chunk, mb)
+            log.put(stage, f"{direction}-compute", begin, end, chunk, mb)
             ready[direction, place, mb] = end
             if 0 <= (place + 1 if direction == FORWARD else place - 1) < places or job.chunks > 1:
-                put(stage, f"{direction}-send", end, end + 0.001, chunk, mb)
+                log.put(stage, f"{direction}-send", end, end + 0.001, chunk, mb)
             free[stage], at[stage], moved = end, at[stage] + 1, True
         assert moved, "the schedule deadlocks"
-    return rows, free
+    return log.rows, free
 
 
 def _finish(

@@ -41,6 +41,19 @@ while time.monotonic() < end:
     runtime.cudaMemcpy(None, None, 2 * call + (call % 40 == 0), 1)
     time.sleep(0.001)
 """
+LAUNCHES = """
+import ctypes, sys, time
+runtime = ctypes.CDLL(sys.argv[1] + '/libcudart.so.12')
+print('ready', flush=True)
+sys.stdin.readline()
+for _ in range(300):
+    for _ in range(40):
+        runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, None, 0, None)
+    runtime.cudaStreamSynchronize(None)
+    time.sleep(0.012)
+print('done', flush=True)
+sys.stdin.readline()
+"""
 HOG = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
 
 
@@ -60,10 +73,13 @@ def start(code: str, *args: object, **environ: str) -> subprocess.Popen[str]:
     return process
 
 
+def trace_command(*args: object) -> list[str]:
+    return [sys.executable, "-m", "ingero", "trace", *map(str, args)]
+
+
 def run_trace(*args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ingero", "trace", *map(str, args)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True
+        trace_command(*args), capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True
     )
 
 
@@ -166,19 +182,9 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(
 ) -> None:
     job = start(CPU_BOUND, starved, 600)
     db = tmp_path / "t.db"
-    command = [
-        sys.executable,
-        "-m",
-        "ingero",
-        "trace",
-        "--pid",
-        str(job.pid),
-        "--db",
-        str(db),
-        "--json",
-    ]
+    command = trace_command("--pid", job.pid, "--db", db, "--json", "--heartbeat", "1s")
     tracing = subprocess.Popen(
-        [*command, "--heartbeat", "1s", "--metrics-listen", "127.0.0.1:0"],
+        [*command, "--metrics-listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -191,11 +197,7 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(
     ):
         said.append(tracing.stdout.readline())
         assert said[-1], "the recorder ended by itself"
-    with urllib.request.urlopen(metrics_at, timeout=PATIENCE_S) as answer:
-        metrics = answer.read().decode()
-    assert 'ingero_ringbuf_overflows_total{ring="calls"} 0\n' in metrics
-    assert "ingero_trace_recording 1\n" in metrics
-    assert float(metrics.split("\ningero_trace_db_bytes ")[1].split()[0]) > 4096
+    check_metrics(metrics_at)
     reader = connect_readonly(db)
     reader.execute("SELECT count(*) FROM events").fetchone()
     reader.close()
@@ -211,17 +213,22 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(
     assert lines[-1]["type"] == "heartbeat"
     assert lines[-1]["state"] == "recording"
     sync = next(line for line in lines if line.get("op") == "cudaStreamSync")
-    assert {
-        "timestamp",
-        "pid",
-        "tid",
-        "process_name",
-        "source",
-        "duration_ns",
-        "duration",
-        "args",
-        "anomaly",
-    } <= set(sync)
+    keys = "timestamp pid tid process_name source duration_ns duration args anomaly"
+    assert set(keys.split()) <= set(sync)
+    check_complete(db)
+
+
+def check_metrics(address: str) -> None:
+    """A recording that goes on says what it lost and how large its file is."""
+    with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
+        metrics = answer.read().decode()
+    assert 'ingero_ringbuf_overflows_total{ring="calls"} 0\n' in metrics
+    assert "ingero_trace_recording 1\n" in metrics
+    assert float(metrics.split("\ningero_trace_db_bytes ")[1].split()[0]) > 4096
+
+
+def check_complete(db: Path) -> None:
+    """The file has everything, and its session has an end."""
     assert not db.with_name("t.db-wal").exists()
     connection = connect_readonly(db)
     started, stopped = connection.execute("SELECT started_at, stopped_at FROM sessions").fetchone()
@@ -237,21 +244,8 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(
 def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> None:
     """Launches are sampled, but both aggregate tables count every one, by source."""
     require_bpf()
-    code = (
-        "import ctypes, sys, time\n"
-        "runtime = ctypes.CDLL(sys.argv[1] + '/libcudart.so.12')\n"
-        "print('ready', flush=True)\n"
-        "sys.stdin.readline()\n"
-        "for _ in range(300):\n"
-        "    for _ in range(40): runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, "
-        "None, 0, None)\n"
-        "    runtime.cudaStreamSynchronize(None)\n"
-        "    time.sleep(0.012)\n"
-        "print('done', flush=True)\n"
-        "sys.stdin.readline()\n"
-    )
     job = subprocess.Popen(
-        [sys.executable, "-I", "-c", code, str(fake_gpu)],
+        [sys.executable, "-I", "-c", LAUNCHES, str(fake_gpu)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -259,20 +253,11 @@ def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> N
     assert job.stdin and job.stdout
     job.stdout.readline()
     db = tmp_path / "t.db"
-    command = [
-        sys.executable,
-        "-m",
-        "ingero",
-        "trace",
-        "--pid",
-        str(job.pid),
-        "--db",
-        str(db),
-        "--duration",
-        "300s",
-    ]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        trace_command("--pid", job.pid, "--db", db, "--duration", "300s"),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     ) as tracing:
         assert tracing.stderr is not None
         assert "recording to" in tracing.stderr.readline()

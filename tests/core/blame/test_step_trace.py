@@ -60,27 +60,25 @@ def trace(*replicas: dict[int, Sequence[Row]], chunk: dict[str, int] | None = No
     return StepTrace(nodes[0], start, duration, (7,), ranks, ranks.size)
 
 
-def label(node: Node) -> str:
-    return f"{node.stage} {node.optype} {node.seq}"
+def labels(given_trace: StepTrace) -> list[str]:
+    return [f"{node.stage} {node.optype} {node.seq}" for node in given_trace.nodes]
 
 
 def dependencies(given_trace: StepTrace) -> dict[str, set[str]]:
-    graph = build_graph(given_trace)
-    names = [label(node) for node in given_trace.nodes]
-    return {name: {names[i] for i in graph.after[at]} for at, name in enumerate(names)}
+    after, names = build_graph(given_trace).after, labels(given_trace)
+    return {name: {names[i] for i in after[at]} for at, name in enumerate(names)}
 
 
 def groups(given_trace: StepTrace) -> set[frozenset[str]]:
-    graph = build_graph(given_trace)
-    names = [label(node) for node in given_trace.nodes]
-    return {frozenset(names[i] for i in members) for members in graph.group if members}
+    group, names = build_graph(given_trace).group, labels(given_trace)
+    return {frozenset(names[i] for i in members) for members in group if members}
 
 
 def length(given_trace: StepTrace, **busy: float) -> float:
     """Return the length of the step with other durations, by name with `_` between its parts."""
     graph = build_graph(given_trace)
     times = transfer_times(given_trace, graph)
-    names = [label(node).replace(" ", "_").replace("-", "_") for node in given_trace.nodes]
+    names = [name.replace(" ", "_").replace("-", "_") for name in labels(given_trace)]
     for name, seconds in busy.items():
         times[names.index(name.removeprefix("at_"))] = seconds
     (result,) = replay(graph, times)
@@ -119,7 +117,7 @@ def test_transfers_count_from_the_last_arrival() -> None:
     busy = transfer_times(recorded, build_graph(recorded))[:, 0, 0]
     for node, seconds in zip(recorded.nodes, busy, strict=True):
         expected = {F: 1.0, B: 2.0}.get(node.optype, 0.1)
-        assert seconds == pytest.approx(expected), label(node)
+        assert seconds == pytest.approx(expected), node
 
 
 @pytest.mark.parametrize(
@@ -185,7 +183,7 @@ def test_gradient_work_waits_for_its_own_members_only() -> None:
     busy = transfer_times(recorded, graph)
     for at, node in enumerate(recorded.nodes):
         if node.optype in GRADIENTS:
-            assert busy[at, :, 0] == pytest.approx([0.1] * 3), label(node)
+            assert busy[at, :, 0] == pytest.approx([0.1] * 3), node
     assert replay(graph, busy) == pytest.approx([5.6])
     assert replay(graph, busy) == pytest.approx(
         (recorded.start_s + recorded.duration_s).max(axis=(0, 1))

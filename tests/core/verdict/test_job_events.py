@@ -7,7 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.support.verdict_world import START_S, blamed, member, noise, run, span_of
+from tests.support.verdict_world import (
+    START_S,
+    blamed,
+    member,
+    noise,
+    run,
+    span_of,
+)
 
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
@@ -246,3 +253,16 @@ def test_own_times_that_rise_while_steps_stay_are_no_event() -> None:
     span[400:] *= 1.5
     said = [v.evidence for v in events(run(own, columns={"span_s": span}))]
     assert said and said[0].startswith("all 8 members together are ")
+
+
+def test_a_job_in_which_nobody_finishes_a_step_is_called_stopped_not_blamed() -> None:
+    own = noise(200, 8)
+    own[120:] = np.nan
+    found = [v for s, v in run(own) if s > 120]
+    assert [(v.state, v.cause_class, v.node) for v in found] == [
+        (VerdictState.NOT_SURE, CauseClass.HANG, "")
+    ]
+    assert (
+        found[0].evidence == "none of 8 members finished a step lately: the job hangs or has ended"
+    )
+    assert "ingero blame --live" in found[0].next_step
