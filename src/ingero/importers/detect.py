@@ -1,5 +1,6 @@
 """Recognise trace files by their content and read files and folders into one set of inputs."""
 
+import contextlib
 import json
 import os
 import re
@@ -105,37 +106,39 @@ def load(
     inputs = Inputs()
     for path, asked_for in find_files(paths, limits.files):
         on_file(path)
-        try:
-            kind = _read(path, inputs, limits)
-        except SeveralJobs:
-            raise
-        except IngeroError as error:
-            inputs.problems.append(_named(path, str(error)))
-            continue
-        except OSError as error:
-            inputs.problems.append(f"{path}: cannot be read: {error.strerror}")
-            continue
-        except RecursionError:
-            inputs.problems.append(f"{path}: nested too deeply to be a recording")
-            continue
-        except MemoryError:
-            inputs.problems.append(f"{path}: needs more memory than a file of its size should")
-            continue
-        except DAMAGED as error:
-            inputs.problems.append(_damaged(path, error))
-            continue
-        if kind:
-            inputs.used.append((path, kind))
-        elif asked_for:
-            inputs.problems.append(f"{path}: unknown format (see `ingero blame --help`)")
-        else:
-            inputs.ignored.append(path)
+        with _problems_noted(path, inputs):
+            if kind := _read(path, inputs, limits):
+                inputs.used.append((path, kind))
+            elif asked_for:
+                inputs.problems.append(f"{path}: unknown format (see `ingero blame --help`)")
+            else:
+                inputs.ignored.append(path)
     _apply_world(inputs)
     if not any((*inputs.records.values(), inputs.steps, inputs.progress)):
         where = ", ".join(str(p) for p in paths)
         detail = "; ".join(inputs.problems[:3]) or _unrecognised(inputs.ignored)
         raise ForeignFile(f"nothing to read in {where}: {detail}")
     return inputs
+
+
+@contextlib.contextmanager
+def _problems_noted(path: Path, inputs: Inputs) -> Iterator[None]:
+    """Note why a file cannot be read, and go on with others; those of two jobs are an error."""
+    try:
+        yield
+    except SeveralJobs:
+        raise
+    except IngeroError as error:
+        inputs.problems.append(_named(path, str(error)))
+    except OSError as error:
+        inputs.problems.append(f"{path}: cannot be read: {error.strerror}")
+    except RecursionError:
+        inputs.problems.append(f"{path}: nested too deeply to be a recording")
+    except MemoryError:
+        inputs.problems.append(f"{path}: needs more memory than a file of its size should")
+    except DAMAGED as error:
+        what = f"{path}: holds what no recording holds ({type(error).__name__}: {error})"
+        inputs.problems.append(_named(path, what))
 
 
 def _unrecognised(paths: Sequence[Path]) -> str:
@@ -148,10 +151,6 @@ def _named(path: Path, message: str) -> str:
     """Return a message that names the file; a part of it may be a long text of the file."""
     named = message if str(path) in message else f"{path}: {message}"
     return named if len(named) <= MAX_MESSAGE else f"{named[:MAX_MESSAGE]}…"
-
-
-def _damaged(path: Path, error: Exception) -> str:
-    return _named(path, f"{path}: holds what no recording holds ({type(error).__name__}: {error})")
 
 
 def find_files(paths: Sequence[Path], limit: int) -> list[tuple[Path, bool]]:
@@ -211,21 +210,9 @@ def _archive(path: Path, data: bytes, inputs: Inputs) -> str | None:
     """Read every file of an archive; one that is broken is a problem of its own."""
     kinds: list[str] = []
     for inner, content in read_members(path, data):
-        try:
-            kind = _content(inner, content, inputs)
-        except SeveralJobs:
-            raise
-        except IngeroError as error:
-            inputs.problems.append(_named(inner, str(error)))
-            continue
-        except RecursionError:
-            inputs.problems.append(f"{inner}: nested too deeply to be a recording")
-            continue
-        except DAMAGED as error:
-            inputs.problems.append(_damaged(inner, error))
-            continue
-        if kind is not None:
-            kinds.append(kind)
+        with _problems_noted(inner, inputs):
+            if (kind := _content(inner, content, inputs)) is not None:
+                kinds.append(kind)
     return f"archive of {len(kinds)} files ({kinds[0]})" if kinds else None
 
 
