@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from tests.support.compiler import compile_c
 
 from ingero.agent.nccl.build import FOLDER, LIBRARY
 
@@ -95,18 +96,8 @@ class Job:
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wall clock that can be wrong, for preloading."""
     target = tmp_path_factory.mktemp("clock") / "skewed_clock.so"
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-shared",
-        "-fPIC",
-        "-O1",
-        "-fno-sanitize=undefined",
-    ]
-    subprocess.run([*command, "-o", str(target), str(HERE / "skewed_clock.c")], check=True)
-    return target
+    options = ("-shared", "-fPIC", "-O1", "-fno-sanitize=undefined")
+    return compile_c(HERE / "skewed_clock.c", target, *options)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.gpu_jobs import FAKES, compile_c
+from tests.support.gpu_jobs import FAKES, compile_library
 from tests.support.processes import BIN, process
 from tests.support.scripted_fleet import scripted_fleet
 from tests.support.waiting import PATIENCE_S, until_async
@@ -35,7 +35,7 @@ async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
     """Health comes from what was just recorded; there is no lock conflict, no row is lost."""
     if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
         pytest.skip("tracing needs root and a kernel with BTF")
-    library = compile_c(
+    library = compile_library(
         FAKES / "fakegpu.c", tmp_path / "libcudart.so.12", "-DLIBRARY=1", "-lpthread"
     )
     db, ingero = tmp_path / "t.db", str(BIN / "ingero")

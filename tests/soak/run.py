@@ -18,7 +18,7 @@ from tests.soak.services import Child, Service, Services
 from tests.soak.watch import exported, loaded_events, named_in_log, named_now
 from tests.support.echo_process import EchoProcess
 from tests.support.fault_proxy import FaultProxy
-from tests.support.gpu_jobs import compile_c
+from tests.support.gpu_jobs import compile_library
 
 from ingero.contract import names
 from ingero.sim.node import write_control
@@ -95,7 +95,7 @@ def can_record() -> bool:
 def wrong_clock(folder: Path):
     """Preload the clock into every process that is started inside the block."""
     clock = Clock(folder / "clock")
-    library = compile_c(CLOCK_SOURCE, folder / "clock.so", "-fno-sanitize=undefined")
+    library = compile_library(CLOCK_SOURCE, folder / "clock.so", "-fno-sanitize=undefined")
     wanted = {"LD_PRELOAD": str(library), "SKEW_FILE": str(clock.path)}
     os.environ.update(wanted)
     try:

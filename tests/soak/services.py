@@ -13,7 +13,7 @@ from tests.soak.agents import CLUSTER
 from tests.soak.watch import buffer_bytes
 from tests.support.echo_process import BIN, EchoProcess
 from tests.support.fault_proxy import FaultProxy
-from tests.support.gpu_jobs import FAKES, compile_c
+from tests.support.gpu_jobs import FAKES, compile_library
 
 from ingero.sim.cluster import DemoCluster
 
@@ -148,7 +148,7 @@ class Services:
             )  # fmt: skip
         if not self.with_recorder:
             return
-        library = compile_c(
+        library = compile_library(
             FAKES / "fakegpu.c", self.folder / "libcudart.so.12", "-DLIBRARY=1", "-lpthread"
         )
         job = self._add_child(opened, "job", sys.executable, "-I", "-c", JOB, str(library))

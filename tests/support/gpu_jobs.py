@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.compiler import compile_c
 
 FAKES = Path(__file__).parent / "fake_gpu"
 
@@ -18,20 +19,10 @@ def require_bpf() -> None:
         pytest.skip("needs a kernel with BTF")
 
 
-def compile_c(source: Path, target: Path, *options: str) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-O1",
-        "-fno-omit-frame-pointer",
-        "-shared",
-        "-fPIC",
-        *options,
-    ]
-    subprocess.run([*command, "-o", str(target), str(source)], check=True)
-    return target
+def compile_library(source: Path, target: Path, *options: str) -> Path:
+    """Compile a library whose stacks can be unwound by frame pointers."""
+    usual = ("-O1", "-fno-omit-frame-pointer", "-shared", "-fPIC")
+    return compile_c(source, target, *usual, *options)
 
 
 class Job:

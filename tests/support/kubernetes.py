@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from tests.support import kubernetes_node
+from tests.support.compiler import compile_c
 
 PEERS = Path(os.environ.get("INGERO_PEERS") or Path.home() / ".cache/ingero/peers")
 PROGRAMS = (
@@ -152,8 +153,7 @@ def pause_image(work: Path) -> None:
     """Write the image that holds the namespaces of a pod."""
     source, program = work / "pause.c", work / "pause"
     source.write_text(PAUSE)
-    compiler = (sys.executable, "-m", "ziglang", "cc", "-O1", "-static", "-nostdlib")
-    subprocess.run([*compiler, "-o", str(program), str(source)], check=True)
+    compile_c(source, program, "-O1", "-static", "-nostdlib")
     files = {"pause": program.read_bytes()}
     write_image("localhost/pause:1", files, ["/pause"], work / "images" / "pause.tar", None)
 

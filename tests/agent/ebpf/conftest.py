@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.gpu_jobs import FAKES, Job, compile_c
+from tests.support.gpu_jobs import FAKES, Job, compile_library
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.batch import EventBatch
@@ -23,8 +23,8 @@ def fake_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with libcudart.so.12, libcuda.so.1, libnccl.so.2 and libburst.so."""
     folder = tmp_path_factory.mktemp("fakegpu")
     for name, number in LIBRARIES.items():
-        compile_c(FAKES / "fakegpu.c", folder / name, f"-DLIBRARY={number}", "-lpthread")
-    compile_c(FAKES / "burst.c", folder / "libburst.so", "-lpthread")
+        compile_library(FAKES / "fakegpu.c", folder / name, f"-DLIBRARY={number}", "-lpthread")
+    compile_library(FAKES / "burst.c", folder / "libburst.so", "-lpthread")
     return folder
 
 

@@ -1,13 +1,12 @@
 """F129: argument places of both machines, checked against the code a real compiler makes."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.compiler import compile_c
 
 from ingero.agent.ebpf.abi import FIRST_STACK_WORD, LOC_32BIT, LOC_PRESENT, locate
 from ingero.agent.ebpf.functions import FUNCTIONS
@@ -74,22 +73,8 @@ def test_places_agree_with_compiled_code(machine: str, tmp_path: Path) -> None:
             expected[name] = locate(function.signature, machine)[pick]
     (tmp_path / "places.c").write_text("\n".join(source))
     target = f"{machine}-linux-gnu"
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-target",
-        target,
-        "-O1",
-        "-S",
-        "-fomit-frame-pointer",
-        "-fno-sanitize=all",
-    ]
-    subprocess.run(
-        [*command, str(tmp_path / "places.c"), "-o", str(tmp_path / "places.s")], check=True
-    )
-    text = (tmp_path / "places.s").read_text()
+    options = ("-target", target, "-O1", "-S", "-fomit-frame-pointer", "-fno-sanitize=all")
+    text = compile_c(tmp_path / "places.c", tmp_path / "places.s", *options).read_text()
     assert len(expected) > 90
     for name, place in expected.items():
         body = re.search(rf"^{name}:(.*?)^\s*ret", text, re.M | re.S)

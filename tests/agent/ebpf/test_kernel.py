@@ -1,11 +1,10 @@
 """F129: offsets come from the running kernel; a missing field disables one feature."""
 
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.support.compiler import compile_c
 
 from ingero.agent.ebpf.kernel import resolve_features
 from ingero.agent.ebpf.loader.btf import Btf, kernel_btf
@@ -32,18 +31,7 @@ struct keep keep;
 def other_kernel(folder: Path, comm: str) -> Btf:
     source = folder / "kernel.c"
     source.write_text(OTHER_KERNEL % comm)
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-target",
-        "bpfel-freestanding",
-        "-g",
-        "-c",
-        str(source),
-    ]
-    subprocess.run([*command, "-o", str(folder / "kernel.o")], check=True)
+    compile_c(source, folder / "kernel.o", "-target", "bpfel-freestanding", "-g", "-c")
     elf = ElfFile(str(folder / "kernel.o"))
     section = elf.section(".BTF")
     assert section is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.support.gpu_jobs import FAKES, compile_c
+from tests.support.gpu_jobs import FAKES, compile_library
 
 from ingero.agent.ebpf import process_tracker
 from ingero.agent.ebpf.attach import find_sites
@@ -122,7 +122,7 @@ def test_container_with_its_own_root_and_pids_is_traced_in_its_own_copy(
     inside, root = tmp_path / "lib", tmp_path / "root"
     inside.mkdir()
     root.mkdir()
-    decoy = compile_c(FAKES / "fakegpu.c", inside / "libcudart.so.12", "-DLIBRARY=1", "-O0")
+    decoy = compile_library(FAKES / "fakegpu.c", inside / "libcudart.so.12", "-DLIBRARY=1", "-O0")
     shutil.copy(fake_gpu / "libburst.so", inside)
     script = (
         f"mount --rbind / {root} && mount -t proc proc {root}/proc && mount -t tmpfs none "

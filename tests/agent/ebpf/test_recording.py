@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.gpu_jobs import FAKES, Job, compile_c, require_bpf
+from tests.support.gpu_jobs import FAKES, Job, compile_library, require_bpf
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.attach import ProbeMode
@@ -60,7 +60,9 @@ HOG = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
 @pytest.fixture(scope="module")
 def starved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     require_bpf()
-    return compile_c(FAKES / "starved.c", tmp_path_factory.mktemp("starved") / "libcudart.so.12")
+    return compile_library(
+        FAKES / "starved.c", tmp_path_factory.mktemp("starved") / "libcudart.so.12"
+    )
 
 
 def start(code: str, *args: object, **environ: str) -> subprocess.Popen[str]:

@@ -1,11 +1,10 @@
 """Builds the host program that speaks NCCL's profiler interface, with the pinned compiler."""
 
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.support.compiler import compile_c
 from tests.support.nccl_jobs import HOST_SOURCE
 
 from ingero.agent.nccl.build import FOLDER, LIBRARY
@@ -21,16 +20,5 @@ def plugin() -> Path:
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The host program."""
     target = tmp_path_factory.mktemp("host") / "host"
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-std=c11",
-        "-O1",
-        "-fno-sanitize=undefined",
-        "-o",
-        str(target),
-    ]
-    subprocess.run([*command, str(HOST_SOURCE), "-ldl", "-lpthread"], check=True)
-    return target
+    options = ("-std=c11", "-O1", "-fno-sanitize=undefined", "-ldl", "-lpthread")
+    return compile_c(HOST_SOURCE, target, *options)

@@ -1,11 +1,10 @@
 """A second profiler plugin behind ours (INGERO_NCCL_NEXT_PLUGIN): each gets what it asked for."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.support.compiler import compile_c
 from tests.support.nccl_jobs import Job
 
 from ingero.agent.nccl.reader import RingReader
@@ -28,9 +27,8 @@ def build_next(tmp_path_factory):
     def build(only: int | None = None) -> Path:
         target = folder / f"libnccl-profiler-second{only or ''}.so"
         if not target.exists():
-            command = [sys.executable, "-m", "ziglang", "cc", "-std=c11", "-O1", "-fPIC", "-shared"]
             flags = [f"-DONLY={only}"] if only else []
-            subprocess.run([*command, *flags, "-o", str(target), str(NEXT_SOURCE)], check=True)
+            compile_c(NEXT_SOURCE, target, "-std=c11", "-O1", "-fPIC", "-shared", *flags)
         return target
 
     return build

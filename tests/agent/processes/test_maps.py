@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.compiler import compile_c
 
 from ingero.agent.ebpf.attach import SiteCache
 from ingero.agent.ebpf.loader.elf import ElfFile
@@ -62,8 +63,7 @@ def test_a_program_at_a_fixed_low_address_is_opened(tmp_path: Path) -> None:
     source.write_text(
         '#include <unistd.h>\nint main(void) { char c; write(1, "!", 1); return read(0, &c, 1); }'
     )
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-no-pie", "-o", str(program), str(source)]
-    subprocess.run(compiler, check=True)
+    compile_c(source, program, "-no-pie")
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.read(1)
         region = next(one for one in find_regions(process.pid) if one.path == str(program))

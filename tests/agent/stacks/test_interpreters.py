@@ -2,10 +2,10 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.support.compiler import compile_c
 
 from ingero.agent.stacks.interpreters import find_python, read_python
 from ingero.errors import Unavailable
@@ -20,18 +20,7 @@ def test_offsets_of_release_builds_are_never_used_on_debug_builds_must_53(
 ) -> None:
     source, library = tmp_path / "python.c", tmp_path / "libpython3.12.so.1.0"
     source.write_text(f"{symbols} int code(void) {{ return 1; }}")
-    compiler = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-shared",
-        "-fPIC",
-        "-o",
-        str(library),
-        str(source),
-    ]
-    subprocess.run(compiler, check=True)
+    compile_c(source, library, "-shared", "-fPIC")
     with subprocess.Popen(
         ["cat"],
         env={"LD_PRELOAD": str(library), "PATH": "/usr/bin:/bin"},

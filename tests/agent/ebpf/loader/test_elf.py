@@ -3,14 +3,13 @@
 import ctypes
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.compiler import compile_c
 
 from ingero.agent.ebpf.loader.elf import ENDBR64, STT_FUNC, ElfFile, Symbol
 from ingero.agent.stacks.symbols import FunctionTable
@@ -33,19 +32,8 @@ __asm__(".text\\n.globl guarded\\n.type guarded,@function\\n"
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elf")
     (folder / "lib.c").write_text(SOURCE)
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-shared",
-        "-fPIC",
-        "-O1",
-        "-target",
-        "x86_64-linux-gnu",
-    ]
-    subprocess.run([*command, "-o", str(folder / "lib.so"), str(folder / "lib.c")], check=True)
-    return folder / "lib.so"
+    options = ("-shared", "-fPIC", "-O1", "-target", "x86_64-linux-gnu")
+    return compile_c(folder / "lib.c", folder / "lib.so", *options)
 
 
 def functions(library: Path, *names: str) -> tuple[ElfFile, dict[str, Symbol]]:
@@ -138,20 +126,7 @@ def test_versioned_names_are_chosen_by_number_not_by_spelling(tmp_path: Path) ->
         for name in VERSIONED
     )
     (tmp_path / "v.c").write_text(body)
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "ziglang",
-            "cc",
-            "-shared",
-            "-fPIC",
-            "-o",
-            str(tmp_path / "v.so"),
-            str(tmp_path / "v.c"),
-        ],
-        check=True,
-    )
+    compile_c(tmp_path / "v.c", tmp_path / "v.so", "-shared", "-fPIC")
     elf = ElfFile(str(tmp_path / "v.so"))
     assert elf.versioned(["ncclSend"]) == {"ncclSend": "ncclSend_v2_10_3"}
 
