@@ -16,7 +16,7 @@ from tests.support.apart import Apart
 from ingero.agent.causes import look as look_module
 from ingero.agent.causes import rivals, sampling
 from ingero.agent.causes.gpu_signals import GpuSignals
-from ingero.agent.causes.look import RankProcess, look
+from ingero.agent.causes.look import RankProcess, Subject, look
 from ingero.agent.causes.rivals import choose_rival
 from ingero.contract.causes import Ask, CauseKind, PeerValue, Signal
 from ingero.core.causes.ranking import Difference
@@ -56,7 +56,7 @@ def causes(
     known: dict[str, PeerValue] | None = None,
 ) -> list[Difference]:
     rank = RankProcess(pid, "j", 0)
-    found = look(ask(late, known), rank, peers, GpuSignals(), threading.Event(), 4.0)
+    found = look(Subject(ask(late, known), rank, peers, GpuSignals()), threading.Event(), 4.0)
     assert found is not None
     return found
 
@@ -189,7 +189,7 @@ def test_a_gpu_that_slows_down_now_and_then_is_seen_by_its_mean_clock(
     known = {"sm_clock": PeerValue(1980.0, 5.0, 7), "power": PeerValue(610.0, 5.0, 7)}
     question = msgspec.structs.replace(ask(0.2, known), cause_class="compute")
     rank = RankProcess(start("healthy"), "j", 0)
-    found = look(question, rank, [], reader, threading.Event(), 0.75)
+    found = look(Subject(question, rank, [], reader), threading.Event(), 0.75)
     assert found is not None
     assert [each.kind for each in found] == [CauseKind.GPU_CLOCK]
     assert reader.read.call_count >= 4
@@ -235,4 +235,4 @@ def test_without_frames_waits_for_a_cpu_that_nobody_takes_are_a_guess(
 
 def test_a_process_that_ended_gives_no_answer(peers: list[RankProcess]) -> None:
     gone = RankProcess(2**22 - 1, "j", 0)
-    assert look(ask(), gone, peers, GpuSignals(), threading.Event(), 1.0) is None
+    assert look(Subject(ask(), gone, peers, GpuSignals()), threading.Event(), 1.0) is None

@@ -15,7 +15,7 @@ from tests.agent.causes.conftest import apart, start
 from tests.support.waiting import until
 
 from ingero.agent.causes.gpu_signals import GpuSignals
-from ingero.agent.causes.look import RankProcess
+from ingero.agent.causes.look import RankProcess, Subject
 from ingero.agent.engines.sight import SeenEngines
 from ingero.agent.sight.asked import AskedSight
 from ingero.agent.sight.messages import Answer, FindEngines
@@ -30,7 +30,7 @@ LOOK = """
 import json, sys, threading
 from pathlib import Path
 from ingero.agent.causes.gpu_signals import GpuSignals
-from ingero.agent.causes.look import RankProcess
+from ingero.agent.causes.look import RankProcess, Subject
 from ingero.agent.engines.sight import SeenEngines
 from ingero.agent.sight.asked import AskedSight
 from ingero.agent.sight.own import OwnSight
@@ -41,7 +41,8 @@ ask = Ask(episode="e", job="j", rank=0, cause_class="host", late=0.4, step_ms=30
 ranks = [RankProcess(int(pid), "j", rank) for rank, pid in enumerate([late, *peers])]
 found = []
 for sight in (OwnSight(), AskedSight(Path(path))):
-    seen = sight.look(ask, ranks[0], ranks[1:], GpuSignals(), threading.Event(), 4.0)
+    subject = Subject(ask, ranks[0], ranks[1:], GpuSignals())
+    seen = sight.look(subject, threading.Event(), 4.0)
     found.append([[str(each.kind), each.text] for each in seen or []])
     found.append(sight.describe_waits(int(late)))
 print(json.dumps(found))
@@ -93,7 +94,8 @@ def test_signals_of_gpus_come_from_who_asks(start: Callable[..., int], server: S
     others = {str(Signal.SM_CLOCK): PeerValue(1980.0, 1.0, 7)}
     ask = Ask(episode="e", job="j", rank=0, late=0.4, cause_class="compute", peers=others)
     sight = AskedSight(server.path)
-    found = sight.look(ask, rank, [], Slow(lambda: None), threading.Event(), 1.0)
+    subject = Subject(ask, rank, [], Slow(lambda: None))
+    found = sight.look(subject, threading.Event(), 1.0)
     assert sight.problem == ""
     assert found is not None
     assert CauseKind.GPU_CLOCK in [each.kind for each in found]

@@ -8,7 +8,7 @@ import pytest
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.causes.gpu_signals import GpuSignals
-from ingero.agent.causes.look import RankProcess
+from ingero.agent.causes.look import RankProcess, Subject
 from ingero.agent.engines import sight
 from ingero.agent.processes.discover import program_of
 from ingero.agent.processes.patience import MAX_HANGING_PER_USER, PAUSE_S, Patience
@@ -119,7 +119,8 @@ def test_a_silent_process_does_not_stop_looks(silence, monkeypatch) -> None:
     monkeypatch.setattr(sight, "describe_waits", lambda _: str(silence.wait()))
     ask = Ask(episode="e")
     rank = RankProcess(os.getpid(), None, 0)
-    (found,) = own.OwnSight().look(ask, rank, [], GpuSignals(), silence, 0.0) or []
+    subject = Subject(ask, rank, [], GpuSignals())
+    (found,) = own.OwnSight().look(subject, silence, 0.0) or []
     assert found.kind is CauseKind.UNKNOWN
     assert "did not answer within" in found.text
     monkeypatch.setattr(sight, "WAITS_S", 0.01)

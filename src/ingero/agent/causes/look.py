@@ -47,6 +47,16 @@ class GpuReader(Protocol):
     def read(self, pid: int, local_rank: int | None, now_s: float) -> Mapping[Signal, float]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is looked at: a late rank and peers on its node, and what Fleet asks about it."""
+
+    ask: Ask
+    late: RankProcess
+    peers: Sequence[RankProcess]
+    gpus: GpuReader
+
+
 class _Watched:
     """One rank during a look."""
 
@@ -88,27 +98,18 @@ class _Watched:
         return Seen(signals=signals, profile=profile, collections=runs)
 
 
-Look = Callable[
-    [Ask, RankProcess, Sequence[RankProcess], GpuReader, threading.Event, float],
-    list[Difference] | None,
-]
+Look = Callable[[Subject, threading.Event, float], list[Difference] | None]
 
 
-def look(
-    ask: Ask,
-    late: RankProcess,
-    peers: Sequence[RankProcess],
-    gpus: GpuReader,
-    stop: threading.Event,
-    seconds: float = LOOK_S,
-) -> list[Difference] | None:
+def look(subject: Subject, stop: threading.Event, seconds: float) -> list[Difference] | None:
     """Return what sets a rank apart, the largest share first; None when it is gone.
 
     Where nothing does and Python frames were not seen, the answer is of kind "unknown" and says so.
     It takes a few seconds of wall time and at most a fifth of one CPU.
     """
+    ask, late, gpus = subject.ask, subject.late, subject.gpus
     watched = [_Watched(late, gpus, is_late=True)]
-    watched += [_Watched(peer, gpus, is_late=False) for peer in peers[:MAX_PEERS]]
+    watched += [_Watched(peer, gpus, is_late=False) for peer in subject.peers[:MAX_PEERS]]
     if not _sample(watched, stop, seconds):
         return None
     mine = watched[0].seen(ask.step_ms, ask.period)

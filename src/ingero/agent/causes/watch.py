@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ingero.agent.causes.gpu_signals import GpuSignals
-from ingero.agent.causes.look import LOOK_S, Look, RankProcess, look
+from ingero.agent.causes.look import LOOK_S, Look, RankProcess, Subject, look
 from ingero.agent.causes.rank_signals import Reading, signals_between, take_reading
 from ingero.agent.causes.threads import driving_threads
 from ingero.agent.processes.discover import user_of
@@ -158,7 +158,7 @@ class CauseWatch:
             and user_of(kept.rank.pid) == uid
         ]
         begin_s = time.monotonic()
-        found = self._look_at(ask, late, peers, self._gpus, self._stop, self._look_s)
+        found = self._look_at(Subject(ask, late, peers, self._gpus), self._stop, self._look_s)
         self.counters.looks += 1
         self.counters.look_seconds += time.monotonic() - begin_s
         if found is None:

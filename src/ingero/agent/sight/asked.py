@@ -4,13 +4,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from ingero.agent.causes.look import LONGEST, MAX_PEERS, GpuReader, RankProcess
+from ingero.agent.causes.look import LONGEST, MAX_PEERS, Subject
 from ingero.agent.engines.sight import SeenEngines
 from ingero.agent.sight.messages import (
     MAX_REPLY_BYTES,
@@ -23,7 +22,6 @@ from ingero.agent.sight.messages import (
     Request,
 )
 from ingero.agent.sight.own import OwnSight
-from ingero.contract.causes import Ask
 from ingero.core.causes.ranking import Difference
 from ingero.errors import Unavailable
 
@@ -39,23 +37,19 @@ class AskedSight:
         self._path, self._own = path, OwnSight()
 
     def look(
-        self,
-        ask: Ask,
-        late: RankProcess,
-        peers: Sequence[RankProcess],
-        gpus: GpuReader,
-        stop: threading.Event,
-        seconds: float,
+        self, subject: Subject, stop: threading.Event, seconds: float
     ) -> list[Difference] | None:
         """Return what sets a rank apart; None when it is gone."""
-        watched = [late, *peers[:MAX_PEERS]]
-        now_s = time.monotonic()
-        told = {rank.pid: dict(gpus.read(rank.pid, rank.local_rank, now_s)) for rank in watched}
+        late, peers, now_s = subject.late, subject.peers[:MAX_PEERS], time.monotonic()
+        told = {
+            rank.pid: dict(subject.gpus.read(rank.pid, rank.local_rank, now_s))
+            for rank in (late, *peers)
+        }
         try:
-            request = Look(ask, late, watched[1:], told, seconds)
+            request = Look(subject.ask, late, list(peers), told, seconds)
             return self._ask(request, ANSWER_S + LONGEST * seconds).differences
         except Unavailable:
-            return self._own.look(ask, late, peers, gpus, stop, seconds)
+            return self._own.look(subject, stop, seconds)
 
     def find_engines(self) -> SeenEngines:
         """Return the processes that may be engines."""

@@ -4,14 +4,12 @@ Without CAP_SYS_PTRACE this works for processes of the same user only.
 """
 
 import threading
-from collections.abc import Sequence
 from typing import Final, Protocol
 
-from ingero.agent.causes.look import LONGEST, GpuReader, RankProcess, look, not_seen
+from ingero.agent.causes.look import LONGEST, Subject, look, not_seen
 from ingero.agent.engines.sight import EngineSight, OwnEngineSight
 from ingero.agent.processes.discover import user_of
 from ingero.agent.processes.info import pod_of
-from ingero.contract.causes import Ask
 from ingero.core.causes.ranking import Difference
 from ingero.errors import Unavailable
 
@@ -25,13 +23,7 @@ class Sight(EngineSight, Protocol):
     def problem(self) -> str: ...
 
     def look(
-        self,
-        ask: Ask,
-        late: RankProcess,
-        peers: Sequence[RankProcess],
-        gpus: GpuReader,
-        stop: threading.Event,
-        seconds: float,
+        self, subject: Subject, stop: threading.Event, seconds: float
     ) -> list[Difference] | None: ...
 
     def name_pod(self, pid: int) -> str: ...
@@ -45,20 +37,13 @@ class OwnSight(OwnEngineSight):
         self.problem = problem
 
     def look(
-        self,
-        ask: Ask,
-        late: RankProcess,
-        peers: Sequence[RankProcess],
-        gpus: GpuReader,
-        stop: threading.Event,
-        seconds: float,
+        self, subject: Subject, stop: threading.Event, seconds: float
     ) -> list[Difference] | None:
         """Return what sets a rank apart; None when it is gone."""
         longest_s = LONGEST * seconds + BEGIN_S
         try:
-            return self.patience.call(
-                user_of(late.pid), lambda: look(ask, late, peers, gpus, stop, seconds), longest_s
-            )[0]
+            uid = user_of(subject.late.pid)
+            return self.patience.call(uid, lambda: look(subject, stop, seconds), longest_s)[0]
         except Unavailable as error:
             return [not_seen(str(error))]
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from ingero.agent.causes.look import Subject
 from ingero.agent.sight.messages import (
     MAX_REQUEST_BYTES,
     Answer,
@@ -84,9 +85,8 @@ class SightServer:
     def _answer(self, request: Request) -> Answer:
         match request:
             case Look(ask, late, peers, gpus, seconds):
-                told = _ToldGpus(gpus)
-                found = self._sight.look(ask, late, peers, told, self._stop, seconds)
-                return Answer(differences=found)
+                subject = Subject(ask, late, peers, _ToldGpus(gpus))
+                return Answer(differences=self._sight.look(subject, self._stop, seconds))
             case FindEngines():
                 with self._finding:
                     return Answer(engines=self._sight.find_engines())
