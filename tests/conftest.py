@@ -2,8 +2,7 @@
 
 from hypothesis import settings
 
-settings.load_profile(
-    "ci"
-)  # Hypothesis' own: derandomized, no deadline; `--hypothesis-profile=default` looks further
+# Hypothesis' own: derandomized, no deadline; `--hypothesis-profile=default` looks further
+settings.load_profile("ci")
 # for an emulated processor, which is fifty times slower
 settings.register_profile("emulated", settings.get_profile("ci"), max_examples=10)

@@ -18,12 +18,10 @@ class Outcome:
     """Alarms as (column, second raised); a column may be raised again after it recovered."""
 
     alarms: list[tuple[int, int]] = field(default_factory=list)
-    fleet_events: list[tuple[int, Verdict]] = field(
-        default_factory=list
-    )  # fleet, and the event reported for it
-    verdicts: dict[int, Verdict] = field(
-        default_factory=dict
-    )  # the first straggler verdict of a column
+    # fleet, and the event reported for it
+    fleet_events: list[tuple[int, Verdict]] = field(default_factory=list)
+    # the first straggler verdict of a column
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
 
 
 def run_threshold(world: World, k: float, confirmations: int) -> Outcome:

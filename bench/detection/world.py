@@ -34,9 +34,8 @@ class World:
     moves: dict[int, dict[int, tuple[str, int]]] = field(default_factory=dict)
     replicas: int = 1
     is_shared: bool = False  # the replicas share a log
-    failover_s: int | None = (
-        None  # with two replicas: nodes are pinned, and from this second only the second one runs
-    )
+    # with two replicas: nodes are pinned, and from this second only the second one runs
+    failover_s: int | None = None
     loss: float = 0.0  # share of batches that never arrive
     disorder: float = 0.0  # share of batches that arrive late, and as many twice
     spoofed: list[int] = field(default_factory=list)  # columns that another node reports, too

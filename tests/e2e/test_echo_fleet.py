@@ -135,9 +135,8 @@ def test_json_gzip_logs_and_traces_land_in_their_tables(tmp_path: Path) -> None:
 
 def test_a_damaged_journal_is_named_and_repaired(tmp_path: Path) -> None:
     with EchoProcess(tmp_path) as echo:
-        os.kill(
-            echo.store_pid(), signal.SIGSTOP
-        )  # so that the journal holds requests that the database does not
+        # so that the journal holds requests that the database does not
+        os.kill(echo.store_pid(), signal.SIGSTOP)
         for number in range(5):
             body = metrics_body(points=2, first=number * 2, name=f"metric-{number}")
             post(

@@ -222,9 +222,8 @@ def test_export_of_nodes_equals_export_of_the_merged_file(nodes: list[str], home
     key = lambda element: json.dumps(element, sort_keys=True)  # noqa: E731
     for element in reference:
         if element.get("cat") == "causal_chain":
-            element["ts"] = (
-                element["ts"] // 1_000_000 * 1_000_000
-            )  # the API tells chain times to the second
+            # the API tells chain times to the second
+            element["ts"] = element["ts"] // 1_000_000 * 1_000_000
     assert sorted(ours, key=key) == sorted(reference, key=key)
 
 

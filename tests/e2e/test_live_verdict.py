@@ -123,9 +123,8 @@ def tell_story(jobs: dict[str, Job], api: str) -> None:
         job.ranks.stdin.flush()
     watch_until(jobs, api, time.monotonic() + STALLS_WITHIN_S)
     named = [job for job in jobs.values() if job.stragglers()]
-    wait_until(
-        lambda: all("state=straggler" in job.logged() for job in named)
-    )  # the next push brings it
+    # the next push brings it
+    wait_until(lambda: all("state=straggler" in job.logged() for job in named))
     screen = subprocess.run(
         [str(BIN / "ingero"), "status", "--fleet", api], capture_output=True, text=True, check=False
     )
@@ -236,9 +235,8 @@ def start(
 
     def stop() -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(
-                process.pid, signal.SIGKILL
-            )  # with the ranks it forked, which hold its pipes open
+            # with the ranks it forked, which hold its pipes open
+            os.killpg(process.pid, signal.SIGKILL)
         if not process.stdout.closed:
             process.communicate()
 

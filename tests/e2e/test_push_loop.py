@@ -76,12 +76,10 @@ async def test_a_black_holed_fleet_does_not_delay_a_tick_f018(tmp_path: Path) ->
             await asyncio.to_thread(
                 until, lambda: count("ingero_agent_ticks_total") >= 8, "ticks stopped"
             )
-            assert (
-                count("ingero_agent_skipped_pushes_total") >= 3
-            )  # ticks went on while one push waited
-            assert (
-                count("ingero_agent_late_ticks_total") <= count("ingero_agent_ticks_total") / 2
-            )  # by this machine
+            # ticks went on while one push waited
+            assert count("ingero_agent_skipped_pushes_total") >= 3
+            # by this machine
+            assert count("ingero_agent_late_ticks_total") <= count("ingero_agent_ticks_total") / 2
             await asyncio.to_thread(
                 until, lambda: 'mode="local-baseline"} 1' in page(address), "no fallback"
             )

@@ -124,6 +124,5 @@ def check_cadence(scores: list[Any]) -> None:
     assert all(0.0 <= score["asDouble"] <= 1.0 for score in scores)
     sent_s = [int(score["timeUnixNano"]) / 1e9 for score in scores]
     gaps = [later - earlier for earlier, later in itertools.pairwise(sent_s)]
-    assert (
-        0.4 <= statistics.median(gaps) <= 2.0
-    )  # half a second and a tenth of jitter, the rest is a busy machine
+    # half a second and a tenth of jitter, the rest is a busy machine
+    assert 0.4 <= statistics.median(gaps) <= 2.0

@@ -255,9 +255,8 @@ async def test_no_thread_goes_on_after_the_end(tmp_path: Path) -> None:
 def test_asking_a_running_echo_ends_in_words(tmp_path: Path) -> None:
     database = tmp_path / "echo.db"
     assert ask_running(database, {"do": "backup"}, PATIENCE_S) is None
-    assert (
-        ask_running(tmp_path / ("x" * 120), {"do": "backup"}, PATIENCE_S) is None
-    )  # longer than a socket path may be
+    # longer than a socket path may be
+    assert ask_running(tmp_path / ("x" * 120), {"do": "backup"}, PATIENCE_S) is None
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(control_path(database)))
         silent.listen()

@@ -115,9 +115,8 @@ def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(
     page = render(verdict_families(service)).decode()
     assert 'ingero_collective_lateness_ms{cluster_id="c",node_id="n1",rank="3"}' in page
     service.tick(START_S + 200)
-    assert (
-        "ingero_collective_lateness_ms{" not in render(verdict_families(service)).decode()
-    )  # not measured any more
+    # not measured any more
+    assert "ingero_collective_lateness_ms{" not in render(verdict_families(service)).decode()
 
 
 _SECONDS: dict[int, list[CollectiveRecord]] = {}

@@ -182,9 +182,8 @@ def overhead(kind: str) -> dict[str, object]:
     order = [mode for _ in range(PAIRS) for mode in ("off", "default", "off", "everything")] + [
         "off"
     ]
-    window_s = (
-        WINDOW_S / 2 if kind == "toy" else WINDOW_S
-    )  # the toy only shows what the governor is for
+    # the toy only shows what the governor is for
+    window_s = WINDOW_S / 2 if kind == "toy" else WINDOW_S
     work = Workload(kind)
     windows: list[tuple[str, int, int]] = []
     rates: dict[str, list[float]] = {"default": [], "everything": []}

@@ -109,9 +109,8 @@ def test_inspector_files_name_the_rank_and_host(verbose: bool, tmp_path: Path) -
     records = record(DDP)
     for rank in range(4):
         lines = [json.dumps(line) for line in inspector_lines(records, rank, verbose=verbose)]
-        (tmp_path / f"host-{rank}.log").write_text(
-            "\n".join(lines) + '\n{"header": {"id": "0x1'
-        )  # killed while writing
+        # killed while writing
+        (tmp_path / f"host-{rank}.log").write_text("\n".join(lines) + '\n{"header": {"id": "0x1')
     answer = _ask(tmp_path)
     assert [(c.rank, c.node) for c in answer.culprits] == [(2, "host1")]
     assert answer.source == "nccl-inspector"

@@ -53,9 +53,8 @@ def test_a_segment_that_cannot_be_begun_leaves_no_file_open(
     for _ in range(100):
         with pytest.raises(StoreFull, match="Input/output error"):
             writer.append([(1, b"y" * SMALL)], received_us=5)
-    assert (
-        len(list(Path("/proc/self/fd").iterdir())) < opened + 50
-    )  # other parts of this process may open a few
+    # other parts of this process may open a few
+    assert len(list(Path("/proc/self/fd").iterdir())) < opened + 50
     monkeypatch.undo()
     assert writer.append([(1, b"y" * SMALL)], received_us=5) == 2
     writer.close()
@@ -143,9 +142,8 @@ def test_a_torn_last_write_costs_only_what_was_not_acknowledged(
     before = path.read_bytes()
     writer.append([(1, b"torn-1"), (1, b"torn-2"), (1, b"torn-3")], 5)
     after = path.read_bytes()
-    holes = data.draw(
-        st.sets(st.integers(0, len(after) - 1), max_size=60)
-    )  # bytes that did not reach the disk
+    # bytes that did not reach the disk
+    holes = data.draw(st.sets(st.integers(0, len(after) - 1), max_size=60))
     torn = bytearray(after)
     for position in holes:
         torn[position] = before[position]

@@ -228,13 +228,11 @@ def run_rank(
         late.append(alarm.wait_for(free_ns + own_ns + extra_ns))
         arrived_ns = time.monotonic_ns()
         barrier.wait(30)
-        stopping = bool(
-            end.value
-        )  # read behind a barrier: all ranks see the same, but for the step it is set in
+        # read behind a barrier: all ranks see the same, but for the step it is set in
+        stopping = bool(end.value)
         free_ns = time.monotonic_ns()
-        for number, operation in enumerate(
-            operations
-        ):  # the first waits for all, the others follow at once
+        # the first waits for all, the others follow at once
+        for number, operation in enumerate(operations):
             start = arrived_ns if number == 0 else free_ns + number * 1000
             comm.ran(operation, gpu_base + start, gpu_base + free_ns + (number + 1) * 1000)
         step += 1

@@ -28,12 +28,10 @@ class Job:
     every: int = 1  # host sleeps in every n-th step only
     stage_factor: dict[int, float] = field(default_factory=dict)
     imbalance: float = 0.0  # spread of the work per rank and step, drawn anew
-    slow_comm: dict[tuple[str, int], float] = field(
-        default_factory=dict
-    )  # (kind, index): factor on its transfers
-    slow_link: dict[int, float] = field(
-        default_factory=dict
-    )  # rank: factor on every transfer it takes part in
+    # (kind, index): factor on its transfers
+    slow_comm: dict[tuple[str, int], float] = field(default_factory=dict)
+    # rank: factor on every transfer it takes part in
+    slow_link: dict[int, float] = field(default_factory=dict)
     skew_s: float = 0.0
     seed: int = 1
     unnumbered: bool = False  # sends and receives carry no sequence number

@@ -23,9 +23,8 @@ class StepJob:
     forward_s: float = 0.3
     noise: float = 0.01
     chronic: float = 0.002
-    slow: dict[tuple[int, int], float] = field(
-        default_factory=dict
-    )  # (replica, stage): factor on its compute
+    # (replica, stage): factor on its compute
+    slow: dict[tuple[int, int], float] = field(default_factory=dict)
     stage_factor: dict[int, float] = field(default_factory=dict)
     imbalance: float = 0.0  # spread of the length of micro-batches
     seed: int = 1

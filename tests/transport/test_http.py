@@ -84,9 +84,8 @@ async def test_a_complete_request_does_not_time_out() -> None:
             assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
             protocol.request_timeout_s = 0.05
             with contextlib.suppress(TimeoutError):
-                while await asyncio.wait_for(
-                    reader.read(100), 0.12
-                ):  # idle for longer than a request may take
+                # idle for longer than a request may take
+                while await asyncio.wait_for(reader.read(100), 0.12):
                     pass
         writer.close()
 
@@ -147,9 +146,8 @@ async def test_an_answer_does_not_wait_for_the_peers_acknowledgement() -> None:
     _, writer = await asyncio.open_connection(*listener.getsockname())
     accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-    assert (
-        listener.proto == socket.IPPROTO_TCP
-    )  # asyncio looks at it before it sets the option itself
+    # asyncio looks at it before it sets the option itself
+    assert listener.proto == socket.IPPROTO_TCP
     accepted.close()
     writer.close()
     listener.close()

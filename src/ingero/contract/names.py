@@ -33,9 +33,8 @@ SOURCE: Final = "ingero.source"
 STEP: Final = "ingero.step"  # number of the step, or of the first where a point covers several
 # How many steps an own-time point is the mean of; 1 where it is missing.
 STEP_COUNT: Final = "ingero.step.count"
-STEP_IDLE_MS: Final = (
-    "ingero.step.idle_ms"  # the part of own time in which the GPU waited for its host
-)
+# the part of own time in which the GPU waited for its host
+STEP_IDLE_MS: Final = "ingero.step.idle_ms"
 # The how-manieth collective of its step a collective is; on points of steps that are sent whole.
 STEP_PLACE: Final = "ingero.step.place"
 # Nanoseconds from the end of the collective at place 0 to the start on the GPU; on exchanges, whose

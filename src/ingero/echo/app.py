@@ -53,9 +53,8 @@ MAX_GRPC_CALLS = 128
 PLAINTEXT_METRICS = (
     "this listener has no TLS for a token; /metrics of mcp_addr has the same metrics"
 )
-SWITCH_INTERVAL_S = (
-    0.0005  # otherwise the journal thread could wait 5 ms for the event loop to release the GIL
-)
+# otherwise the journal thread could wait 5 ms for the event loop to release the GIL
+SWITCH_INTERVAL_S = 0.0005
 log = logging.getLogger(__name__)
 
 

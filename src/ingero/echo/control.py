@@ -76,9 +76,8 @@ class Control:
         if request["do"] != "backup":
             raise StoreError(f"unknown request {request['do']!r}")
         durable = self._engine.ingest.durable_seq
-        await self._engine.store.wait_applied(
-            durable, WAIT_S
-        )  # the copy then holds everything acknowledged so far
+        # the copy then holds everything acknowledged so far
+        await self._engine.store.wait_applied(durable, WAIT_S)
         return {"applied_seq": await self._engine.store.backup(request["path"])}
 
 

@@ -90,9 +90,8 @@ class Ingest:
             target=self._prepare_forever, name="segments", daemon=True
         )
         self._loop: asyncio.AbstractEventLoop
-        self._backlog: deque[tuple[int, int]] = (
-            deque()
-        )  # last sequence and size of each group that is not yet in the database
+        # last sequence and size of each group that is not yet in the database
+        self._backlog: deque[tuple[int, int]] = deque()
         self._applied_seq = journal.last_seq
         self.backlog_bytes = 0
         self.draining = False

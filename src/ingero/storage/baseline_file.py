@@ -58,9 +58,8 @@ class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
     floor_alpha: float
     fast_ema: _Averages
     hard_floor: _Averages
-    signal_samples: tuple[int, int, int, int] | None = (
-        None  # set only if a signal was missing for some time
-    )
+    # set only if a signal was missing for some time
+    signal_samples: tuple[int, int, int, int] | None = None
 
 
 class _Version(msgspec.Struct, frozen=True):

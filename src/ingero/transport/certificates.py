@@ -49,9 +49,8 @@ def kept_certificate(
     replaced = None
     with _only_one(directory / ".lock"):
         if not _still_good(cert, key, names, addresses, now):
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # there is none, or it is not a certificate
+            # there is none, or it is not a certificate
+            with contextlib.suppress(OSError, ValueError):
                 replaced = fingerprint_of_file(cert)
             every = [*names, *addresses, *_earlier_names(cert)]
             cert_pem, key_pem = self_signed(list(dict.fromkeys(every))[:MAX_NAMES], now)

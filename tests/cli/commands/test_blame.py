@@ -117,9 +117,8 @@ def test_whatif_shows_what_each_fix_saves(
     assert best["usd_per_hour"] == pytest.approx(48 * 2 * best["saved_share"])
     alone = [row for row in others if row["fix"].startswith("dp")]
     assert len(alone) == 2
-    assert all(
-        row["saved"] < 0.1 * best["saved"] for row in alone
-    )  # one of two equal stragglers gains nothing
+    # one of two equal stragglers gains nothing
+    assert all(row["saved"] < 0.1 * best["saved"] for row in alone)
     assert run(["whatif", str(path)]) == 0
     assert "all of them" in capsys.readouterr().out
 

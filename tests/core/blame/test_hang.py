@@ -126,9 +126,8 @@ def test_a_finished_or_merely_busy_job_is_no_hang() -> None:
         RankProgress(r.rank, r.enqueued, r.completed, r.pending, r.last_ns, 1_000)
         for r in _stopped((3,))
     ]
-    assert (
-        _ask(busy, timed=True) is None
-    )  # pending no longer than completed ones took: a dump in mid-step
+    # pending no longer than completed ones took: a dump in mid-step
+    assert _ask(busy, timed=True) is None
 
 
 def test_a_gpu_that_never_started_what_others_wait_in_is_named() -> None:

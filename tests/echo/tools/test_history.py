@@ -55,9 +55,8 @@ def test_event_history_pages_without_gap_while_events_arrive(echo: RunningEcho) 
     }
     first = echo.answer("event_history", **asked)
     assert (first["total"], first["more"], len(first["events"])) == (100, True, 7)
-    echo.send(
-        collective_bodies("barrier", collectives(3, 8, {}))[0]
-    )  # older than most pages still to come
+    # older than most pages still to come
+    echo.send(collective_bodies("barrier", collectives(3, 8, {}))[0])
     found, cursor = read_on(echo, "event_history", "events", **asked)
     times = [event["ts"] for event in found]
     assert len(times) == 103, "the first page was asked again, after the arrival"

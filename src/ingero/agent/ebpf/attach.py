@@ -167,9 +167,8 @@ class ProcessProbes:
     failures: dict[str, str] = field(default_factory=dict)
     # first bytes of each function: they decide what a probe costs
     first_bytes: dict[int, bytes] = field(default_factory=dict)
-    rescan_at_s: float = (
-        0.0  # all its libraries are attached: its mappings are read again only then
-    )
+    # all its libraries are attached: its mappings are read again only then
+    rescan_at_s: float = 0.0
     first_host_slot: int = 0
     host_slots: int = 0
     _groups: list[_ProbeGroup] = field(default_factory=list)

@@ -26,9 +26,8 @@ FIRST_TICK_S: Final = 0.5
 _DUTY_PERIOD_S: Final = 2.0
 _LEAST_WINDOW_S: Final = 0.03
 _RETRY_OFF_S: Final = 30.0
-_WAIT_FLOOR_NS: Final = (
-    32_768  # a longer CUDA call is waiting for the GPU; a shorter one is working
-)
+# a longer CUDA call is waiting for the GPU; a shorter one is working
+_WAIT_FLOOR_NS: Final = 32_768
 _WAIT_WEIGHTS: Final = np.where(FLOORS_NS >= _WAIT_FLOOR_NS, FLOORS_NS, 0).astype(np.float64)
 _KEPT_CHANGES: Final = 1000
 

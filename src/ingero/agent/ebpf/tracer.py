@@ -190,9 +190,8 @@ class Tracer:
             column = batch["stack"]
             taken = column[column >= 0]
             if len(taken):
-                numbers.update(
-                    taken.tolist()
-                )  # not np.unique: its first call takes 0.1 s for imports
+                # not np.unique: its first call takes 0.1 s for imports
+                numbers.update(taken.tolist())
         if not numbers:
             return {}
         stack_map = self._probes.maps["stacks"]

@@ -219,9 +219,8 @@ class PythonProcess:
             except NoText:
                 self.skipped_names += 1
             except Unreadable:
-                if (
-                    self.minor < 12
-                ):  # later versions have a frame without code where C called Python
+                # later versions have a frame without code where C called Python
+                if self.minor < 12:
                     break
             try:
                 frame = memory.maybe_pointer(frame + self._at.back)

@@ -178,9 +178,8 @@ class Symbolizer:
             return before or _Mapped([], time.monotonic())
         with self.cpu.cpu_of(uid):
             regions = [region for region in find_regions(pid) if region.is_code]
-        if (
-            before is not None and not regions
-        ):  # the process is gone: its known addresses are still valid
+        # the process is gone: its known addresses are still valid
+        if before is not None and not regions:
             return before
         if len(self._processes) >= _CACHED_PROCESSES:
             self._processes.clear()

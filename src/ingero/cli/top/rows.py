@@ -11,9 +11,8 @@ from ingero.contract.live import LiveNode, LiveRank, LiveSnapshot
 from ingero.contract.verdict import Verdict, VerdictState
 
 MAX_ROWS: Final = 500  # the slow and the worst; a filter finds the rest
-ALL_NODES: Final = (
-    "\x00"  # no name of a job: the key of the row that leads to nodes instead of ranks
-)
+# no name of a job: the key of the row that leads to nodes instead of ranks
+ALL_NODES: Final = "\x00"
 _STATES: Final = ("straggler", "suspect", "recovering", "learning", "healthy")
 
 

@@ -209,9 +209,8 @@ def flow_slice_packets(
 
 def counter_packet(ts_ns: int, track: int, value: float) -> bytes:
     """Return one value of a counter track."""
-    return event_packet(
-        ts_ns, track, _COUNTER, extra=b"\xe1\x02" + np.float64(value).tobytes()
-    )  # field 44, double
+    # field 44, double
+    return event_packet(ts_ns, track, _COUNTER, extra=b"\xe1\x02" + np.float64(value).tobytes())
 
 
 def interned_packet(names: dict[str, int], categories: dict[str, int], *, first: bool) -> bytes:

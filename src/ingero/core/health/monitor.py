@@ -167,9 +167,8 @@ class NodeMonitor:
         pending, self._pending = self._pending, None
         decision, judged = self._decide(now_s), pending.score
         is_local = decision.mode is DetectionMode.LOCAL_BASELINE
-        if (
-            is_local
-        ):  # without peers to show that all hosts are busy, only the node's own work counts
+        # without peers to show that all hosts are busy, only the node's own work counts
+        if is_local:
             decision = replace(decision, may_raise=pending.work is not None)
             judged = pending.score if pending.work is None else pending.work
         message = self._update_episode(pending, judged, decision, now_ns)

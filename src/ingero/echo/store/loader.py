@@ -40,10 +40,8 @@ RETAIN_EVERY_S: Final = 60.0
 RETRY_S: Final = 1.0
 UNASKED_S: Final = 60.0  # after this long without a question, what it would read may be forgotten
 NICENESS: Final = 10
-_MEMORY_SHARE: Final = (
-    # share of the address space for DuckDB's buffers; the rest is for results and Python
-    0.5
-)
+# share of the address space for DuckDB's buffers; the rest is for results and Python
+_MEMORY_SHARE: Final = 0.5
 _QUESTIONS: Final = frozenset({"query", "columns", "sql"})  # in cursors of their own
 _BUFFER_BYTES: Final = "SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()"
 

@@ -47,9 +47,8 @@ OPEN_RETRY_S: Final = 10.0  # the previous process may still be exiting
 # an interrupt takes effect between steps; a step that takes longer than this ends the process
 OVERRUN_S: Final = 5.0
 WATCH_S: Final = 0.5
-LITTLE_LEFT: Final = (
-    0.15  # share of the address space: if a query leaves less, the next load could fail
-)
+# share of the address space: if a query leaves less, the next load could fail
+LITTLE_LEFT: Final = 0.15
 
 
 def main(fd: int, settings: StoreSettings) -> int:
@@ -109,18 +108,16 @@ class _Service:
         # user SQL, and the time when it exceeds its limit
         self._running: dict[int, tuple[Ask, float]] = {}
         self._statements: set[int] = set()  # user SQL whose answer is not sent yet
-        self._leaving = (
-            threading.Lock()
-        )  # taken by the question that exhausted the memory, and never released
+        # taken by the question that exhausted the memory, and never released
+        self._leaving = threading.Lock()
 
     def run(self) -> int:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         while True:
             message = self._channel.receive()
             if message is None:
-                os._exit(
-                    0
-                )  # the parent has exited; the next opening undoes an unfinished transaction
+                # the parent has exited; the next opening undoes an unfinished transaction
+                os._exit(0)
             if isinstance(message, Stop):
                 self._readers.shutdown(cancel_futures=True)
                 return int(self._loader.stop())

@@ -18,9 +18,8 @@ MEMCPY_TOTALS: Final = ("gpu.memcpy.bytes_total", names.MEMCPY_BYTES_TOTAL)
 MEMFRAG_TOTAL: Final = "gpu.memfrag.ioctl_event_total"
 # of other agents, and of ours
 FRAGMENTATION: Final = ("gpu.memory.fragmentation_estimate", names.MEMFRAG_RATIO)
-LAUNCH_HISTOGRAMS: Final = (
-    "gpu.kernel."  # threads per block, grid sizes: any histogram of this family
-)
+# threads per block, grid sizes: any histogram of this family
+LAUNCH_HISTOGRAMS: Final = "gpu.kernel."
 LARGEST_TOTAL: Final = 2**63  # no counter of a machine is larger; one value must not spoil a sum
 _SERIES: Final = "node_id, rank, job_id, metric_name, attrs"
 # Points are ordered by the hash of their series: to sort or join texts takes three times as long,

@@ -12,10 +12,8 @@ from ingero.echo.tools.asker import Answered, Asked, Asker, Json, Limit, questio
 from ingero.echo.tools.minutes import load_minutes
 
 MAX_NODES: Final = 20_000
-SPREAD_FLOOR: Final = (
-    # share of the median: if peers agree to the last digit, a tiny difference is not an outlier
-    0.01
-)
+# share of the median: if peers agree to the last digit, a tiny difference is not an outlier
+SPREAD_FLOOR: Final = 0.01
 MIN_NODES: Final = 3
 _NODES: Final = "cluster_id = $1 AND node_id IS NOT NULL"
 _VALUES: Final = """SELECT node_id, sum(points)::BIGINT AS points,

@@ -28,18 +28,15 @@ from ingero.storage.events.schema import AUDIT_LOG, TABLES
 from ingero.storage.events.sound import sound_requests
 from ingero.storage.journal.frames import Frame, request_digest
 
-MAX_DIGESTS: Final = (
-    # retries come within minutes; this limit applies when there are very many small requests
-    500_000
-)
+# retries come within minutes; this limit applies when there are very many small requests
+MAX_DIGESTS: Final = 500_000
 # of all requests of one load; what one request may share is limited when it arrives
 MAX_SHARED_OF_LOAD: Final = 2 * MAX_SHARED_BYTES
 DIGEST_AGE_US: Final = 15 * 60 * 1_000_000
 # what is computed from time to time, each with the key of `meta` that says how far it came
 _ROLL_UPS: Final = {"rolled_seq": ROLL_UP, "arrived_seq": ARRIVALS_ROLL_UP}
-ROLL_UP_STEP: Final = (
-    1_000_000  # requests per roll-up, so that catching up after a long stop takes small steps
-)
+# requests per roll-up, so that catching up after a long stop takes small steps
+ROLL_UP_STEP: Final = 1_000_000
 _AUDIT_ROW_BYTES: Final = 64  # the columns of a row that are not text
 AUDIT_SIZE: Final = f"""SELECT count(*), coalesce(sum({_AUDIT_ROW_BYTES} + strlen(request_id)
   + strlen(tool) + strlen(token_sha256_12) + coalesce(strlen(key_name), 0)

@@ -41,9 +41,8 @@ from ingero.storage.trace.schema import OWN_TABLES, TABLES, create_schema
 
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 UNNAMED_NODE: Final = "unknown"
-MAX_PAIRED: Final = (
-    10  # with up to this many nodes every pair is compared; with more, each with the median one
-)
+# with up to this many nodes every pair is compared; with more, each with the median one
+MAX_PAIRED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +163,8 @@ def _add_all(merger: "_Merger", sources: Sequence[Path], progress: Progress) -> 
 
 def _new_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, uri=True)
-    connection.text_factory = lambda data: data.decode(
-        "utf-8", "replace"
-    )  # a node name may be any bytes
+    # a node name may be any bytes
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
     # about a tenth less work than with SQLite's default of 4096
     connection.execute("PRAGMA page_size = 16384")
     connection.execute("PRAGMA journal_mode = OFF")  # a failed merge is deleted, not rolled back
@@ -180,9 +178,8 @@ def _new_database(path: Path) -> sqlite3.Connection:
 
 def _build_indexes(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA threads = 2")
-    connection.execute(
-        "PRAGMA cache_size = -4096"
-    )  # the sort is split into parts of this size, one per thread
+    # the sort is split into parts of this size, one per thread
+    connection.execute("PRAGMA cache_size = -4096")
     create_schema(connection)
     connection.commit()
 
@@ -315,9 +312,8 @@ def _uri(path: Path, *, immutable: bool) -> str:
 def _summarise(
     files: list[MergedFile], first_ns: Mapping[str, int], skew_threshold_s: float
 ) -> MergeSummary:
-    first = sorted(
-        first_ns.items(), key=lambda item: str(item[0])
-    )  # some files have names that are not valid text
+    # some files have names that are not valid text
+    first = sorted(first_ns.items(), key=lambda item: str(item[0]))
     pairs = list(itertools.combinations(first, 2)) if len(first) <= MAX_PAIRED else []
     if len(first) > MAX_PAIRED:
         middle = sorted(first, key=lambda item: int(item[1]))[len(first) // 2]

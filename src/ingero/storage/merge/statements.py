@@ -22,12 +22,10 @@ _LARGER_AGGREGATES: Final = "DO UPDATE SET " + ", ".join(
     for name in AGGREGATE_COLUMNS[4:]
 )
 _HAS_NO_NODE: Final = "ifnull(instr(id, ':'), 0) = 0"
-_EVENT: Final = (
-    "timestamp, pid, tid, source, op, duration"  # no two events are equal in all of these columns
-)
-_COUNTED_UP_TO: Final = (
-    1 << 62
-)  # higher numbers in ids were not assigned by us, and counting on from them could overflow
+# no two events are equal in all of these columns
+_EVENT: Final = "timestamp, pid, tid, source, op, duration"
+# higher numbers in ids were not assigned by us, and counting on from them could overflow
+_COUNTED_UP_TO: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,9 +163,8 @@ class TraceDb:
         """Move the write-ahead log into the file, so that a plain copy of the file is complete."""
         if not self._is_open:
             return
-        with contextlib.suppress(
-            sqlite3.OperationalError
-        ):  # a reader blocks it, or the disk is full: retried at the next checkpoint
+        # a reader blocks it, or the disk is full: retried at the next checkpoint
+        with contextlib.suppress(sqlite3.OperationalError):
             self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
     def size_bytes(self) -> int:
@@ -217,9 +216,8 @@ def _open_for_writing(path: Path, node: str, flag: str) -> sqlite3.Connection:
             raise ForeignFile(
                 f"{path} has format {version}, this version writes {USER_VERSION}; upgrade ingero"
             )
-        connection.execute(
-            "PRAGMA auto_vacuum = INCREMENTAL"
-        )  # has an effect only before the first table is created
+        # has an effect only before the first table is created
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         upgrade(connection, node)

@@ -44,9 +44,8 @@ def prune(db: TraceDb, max_bytes: int) -> int:
         deleted += _delete_oldest(db.connection, TARGET_SHARE * max_bytes / size)
         db.checkpoint()
         pages = max(1000, int(size - TARGET_SHARE * max_bytes) // 4096)
-        db.connection.executescript(
-            f"PRAGMA incremental_vacuum({pages})"
-        )  # `execute` would stop after the first page
+        # `execute` would stop after the first page
+        db.connection.executescript(f"PRAGMA incremental_vacuum({pages})")
         db.checkpoint("TRUNCATE")
     return deleted
 

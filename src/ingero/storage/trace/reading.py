@@ -153,14 +153,12 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
         timeout=READER_TIMEOUT_MS / 1000,
         check_same_thread=False,
     )
-    connection.text_factory = lambda data: data.decode(
-        "utf-8", "replace"
-    )  # a traced name may be any bytes
+    # a traced name may be any bytes
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute(
-        "SELECT count(*) FROM sqlite_master"
-    ).fetchone()  # the first query opens the file
+    # the first query opens the file
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return connection
 
 
