@@ -138,10 +138,8 @@ class AuditTrail:
             rows = [self._waiting.popleft() for _ in range(min(FLUSH_ROWS, len(self._waiting)))]
             try:
                 await self._store.audit(rows)
-            except (
-                IngeroError,
-                asyncio.CancelledError,
-            ) as error:  # the store is being replaced: keep the rows
+            except (IngeroError, asyncio.CancelledError) as error:
+                # the store is being replaced: keep the rows
                 self._waiting.extendleft(reversed(rows))
                 if isinstance(error, asyncio.CancelledError):
                     raise

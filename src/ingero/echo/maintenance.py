@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -67,8 +67,7 @@ def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
             f"{database} exists; --force renames it and restores the backup in its place"
         )
     database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = DatabaseLock(database)
-    try:
+    with _locked(database):
         arriving = database.with_name(database.name + ".restoring")
         try:
             copy_file(source, arriving)
@@ -76,9 +75,8 @@ def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
             raise StoreError(f"cannot copy {source}: {error.strerror}") from None
         try:
             # refuses a file that is not a database of Echo
-            store = DuckDbStore(arriving, MEMORY_BYTES, 1)
-            applied = store.applied_seq
-            store.close()
+            with closing(DuckDbStore(arriving, MEMORY_BYTES, 1)) as store:
+                applied = store.applied_seq
         except StoreError:
             arriving.unlink()
             raise
@@ -88,8 +86,6 @@ def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
                 path.rename(path.with_name(path.name + suffix))
         arriving.rename(database)
         return applied, _settle_journal(journal_directory(database), applied, suffix)
-    finally:
-        lock.release()
 
 
 def verify(database: Path) -> Verification:
@@ -230,13 +226,10 @@ def write_demo(target: Path) -> int:
         )
         for i, node in enumerate(nodes)
     ]
-    store = DuckDbStore(target, MEMORY_BYTES, 1)
-    try:
+    with closing(DuckDbStore(target, MEMORY_BYTES, 1)) as store:
         events = store.load(frames).events
         store.roll_up(DEMO_START_NS // 1000)
         store.checkpoint()
-    finally:
-        store.close()
     return events
 
 
@@ -251,16 +244,20 @@ def move_to_lake(
         raise StoreError(f"{database} does not exist; name the database of an Echo")
     if is_in_lake(database):
         raise StoreError(f"{database} was moved into the lake before; start Echo with --store")
-    lock = DatabaseLock(database)
-    try:
-        store = DuckDbStore(database, MEMORY_BYTES, 1)
-        try:
+    with _locked(database):
+        with closing(DuckDbStore(database, MEMORY_BYTES, 1)) as store:
             _load_journal(store, database)
             store.roll_up(time.time_ns() // 1000)
             store.checkpoint()
-        finally:
-            store.close()
         return move_file(database, address, secrets, MEMORY_BYTES, on_table)
+
+
+@contextmanager
+def _locked(database: Path) -> Iterator[None]:
+    """Hold the right to write a database."""
+    lock = DatabaseLock(database)
+    try:
+        yield
     finally:
         lock.release()
 
@@ -274,15 +271,9 @@ def _opened(database: Path) -> Iterator[EventStore]:
         )
     if not database.exists():
         raise StoreError(f"{database} does not exist; name the database of an Echo with --db-path")
-    lock = DatabaseLock(database)
-    try:
-        store = DuckDbStore(database, MEMORY_BYTES, max(1, (os.cpu_count() or 2) // 2))
-        try:
-            yield store
-        finally:
-            store.close()
-    finally:
-        lock.release()
+    threads = max(1, (os.cpu_count() or 2) // 2)
+    with _locked(database), closing(DuckDbStore(database, MEMORY_BYTES, threads)) as store:
+        yield store
 
 
 def _load_journal(store: EventStore, database: Path) -> None:

@@ -19,6 +19,7 @@ from ingero.echo.sql_functions import IN_EXPRESSIONS, IN_FROM
 from ingero.echo.sql_order import is_plain
 from ingero.echo.sql_tree import Kind, Reference, references
 from ingero.errors import IngeroError
+from ingero.storage.events.store import first_line
 
 MAX_SQL_BYTES = 64 * 1024
 _EXPLAIN = re.compile(
@@ -78,7 +79,7 @@ def _only_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[st
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
-        raise SqlRefused(_first_line(error)) from None
+        raise SqlRefused(first_line(error)) from None
     if len(statements) != 1:
         reason = (
             "the statement is empty"
@@ -120,7 +121,7 @@ def _syntax_tree(text: str) -> dict[str, Any]:
         )
         tree: dict[str, Any] = msgspec.json.decode(row[0] if row else "{}")
     except duckdb.ProgrammingError as error:
-        raise SqlRefused(_first_line(error)) from None
+        raise SqlRefused(first_line(error)) from None
     except RecursionError:
         raise SqlRefused("the statement is nested too deeply") from None
     if tree.get("error") or len(tree.get("statements", ())) != 1:
@@ -148,7 +149,3 @@ def _check_reference(reference: Reference, tables: Collection[str]) -> None:
             reference.qualifier not in ("", "main") or reference.folded not in IN_EXPRESSIONS
         ):
             raise SqlRefused(f"function {name!r} is not allowed here")
-
-
-def _first_line(error: duckdb.Error) -> str:
-    return str(error).split("\n", 1)[0]

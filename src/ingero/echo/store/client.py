@@ -52,9 +52,7 @@ _FAILURES: Final = ("sql_refused", "bad_sql", "timeout", "out_of_memory", "unava
 class StoreClient:
     """Runs one store process at a time. All methods run in the event loop."""
 
-    def __init__(
-        self, settings: StoreSettings, on_progress: Callable[[Progress], None] = lambda _: None
-    ) -> None:
+    def __init__(self, settings: StoreSettings, on_progress: Callable[[Progress], None]) -> None:
         self._settings = settings
         self._on_progress = on_progress
         self._process: asyncio.subprocess.Process | None = None

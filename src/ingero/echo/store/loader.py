@@ -27,7 +27,7 @@ from ingero.errors import IngeroError, StoreDamaged, StoreError
 from ingero.storage.events.loading import handle, load_safely, set_aside, settle
 from ingero.storage.events.opening import open_store
 from ingero.storage.events.reasons import CRASHED
-from ingero.storage.events.store import EventStore, Loaded, Prepared
+from ingero.storage.events.store import EventStore, Loaded, Prepared, first_line
 from ingero.storage.journal.attempts import Attempts
 from ingero.storage.journal.frames import Frame
 from ingero.storage.journal.reader import JournalReader
@@ -195,7 +195,7 @@ class Loader:
                         else Loaded(0, 0)
                     )
             except (duckdb.Error, StoreError) as error:
-                text = str(error).splitlines()[0]
+                text = first_line(error)
                 if isinstance(
                     error, duckdb.FatalException | duckdb.InternalException
                 ) or is_out_of_memory(error):
