@@ -43,7 +43,7 @@ from ingero.transport.bearer import (
     TokenScope,
 )
 from ingero.transport.browsers import FOREIGN_ORIGIN, is_foreign
-from ingero.transport.http import SAFE_METHODS, json_response, never_a_page
+from ingero.transport.http import SAFE_METHODS, Endpoint, json_response, never_a_page
 from ingero.transport.rate_limit import RateLimit, address_group
 from ingero.transport.tools.http import (
     REQUEST_ID_HEADER,
@@ -294,7 +294,7 @@ def _reply(request: Request, data: Any) -> Response:
     )
 
 
-def _named(endpoint: Callable[[Request], Any], name: str) -> Callable[[Request], Any]:
+def _named(endpoint: Endpoint, name: str) -> Endpoint:
     async def named(request: Request) -> Response:
         request.path_params["name"] = name
         response: Response = await endpoint(request)

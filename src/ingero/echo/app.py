@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,7 +21,7 @@ from ingero.config.echo import EchoConfig, certificate_beside
 from ingero.config.rates import load_rates
 from ingero.contract.api_paths import HEALTHZ, OTLP_LOGS, OTLP_METRICS, OTLP_TRACES, PROMETHEUS
 from ingero.contract.exposition import CONTENT_TYPE, render
-from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.echo.access import echo_keys
 from ingero.echo.api import METRICS_NEED_ALL_CLUSTERS, QuestionApi
 from ingero.echo.audit import AuditTrail
@@ -41,7 +40,13 @@ from ingero.transport.bearer import AUTHORIZATION, Key, TokenScope
 from ingero.transport.browsers import BrowserGuard
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.file_limit import raise_file_limit
-from ingero.transport.http import HttpListener, denied_response, error_response, json_response
+from ingero.transport.http import (
+    Endpoint,
+    HttpListener,
+    denied_response,
+    error_response,
+    json_response,
+)
 from ingero.transport.listen import bind, parse_address
 from ingero.transport.local.machine_names import local_names
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
@@ -171,7 +176,7 @@ class EchoService:
         return None
 
     def _otlp_app(self) -> Starlette:
-        def endpoint(kind: Any) -> Callable[[Request], Any]:
+        def endpoint(kind: Kind) -> Endpoint:
             return otlp_endpoint(kind, self.receiver.service("http"), MAX_REQUEST_BYTES)
 
         return Starlette(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -208,7 +209,7 @@ class GrpcSender:
 class HttpSender:
     """Sends OTLP over HTTP."""
 
-    def __init__(self, url: str, token: str | None, context: Any) -> None:
+    def __init__(self, url: str, token: str | None, context: ssl.SSLContext | None) -> None:
         self._url = url.rstrip("/") + OTLP_METRICS
         headers = {"Content-Type": names.PROTOBUF_TYPE} | authorization(token)
         connector = aiohttp.TCPConnector(limit=0, ssl=context if context is not None else True)

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -39,7 +38,7 @@ from ingero.contract.fleet_api import (
     Status,
 )
 from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER, QUORUM_REASON_HEADER
-from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
 from ingero.fleet.allowed_clusters import not_allowed
 from ingero.fleet.page.cluster_view import summary_fields
@@ -55,6 +54,7 @@ from ingero.transport.access import Access
 from ingero.transport.bearer import TokenScope
 from ingero.transport.browsers import page_response
 from ingero.transport.http import (
+    Endpoint,
     error_response,
     http_error,
     json_response,
@@ -74,7 +74,7 @@ _encode = msgspec.json.Encoder().encode
 def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
     """Return the application of the OTLP listener, for all but plain pushes."""
 
-    def endpoint(kind: Any) -> Callable[[Request], Any]:
+    def endpoint(kind: Kind) -> Endpoint:
         return otlp_endpoint(kind, receiver.http_service(), max_body_bytes)
 
     return Starlette(

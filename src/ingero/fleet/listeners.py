@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
+
+from starlette.types import ASGIApp
 
 from ingero.config.fleet import Listener
 from ingero.config.fleet_listeners import ListenerTlsConfig, ProxyConfig
@@ -90,12 +92,12 @@ class FleetListeners:
     async def serve_http(
         self,
         listener: Listener,
-        app: Callable[[Access], Any],
+        app: Callable[[Access], ASGIApp],
         protocol: type[TimedProtocol] = TimedProtocol,
     ) -> Access:
         """Bind a listener and serve an application on it; return who may use it."""
         secrets = self._read_secrets(listener)
-        served: Any = Timed(app(secrets.access), self.operations, listener.name)
+        served: ASGIApp = Timed(app(secrets.access), self.operations, listener.name)
         if listener.name != "http":  # OTLP is for senders that are no browser
             is_local = is_loopback(listener.endpoint) and not secrets.access.is_required
             served = BrowserGuard(served, is_local=is_local)

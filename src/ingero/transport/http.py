@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,6 +35,7 @@ MAX_HEADERS = 200
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
 MAX_PIPELINED = 64  # requests that wait for the reply to an earlier one
 ALL_CLUSTERS_NEEDED = "this answer covers every cluster; use a token without allowed_clusters"
+Endpoint = Callable[[Request], Awaitable[Response]]
 _KEY = "ingero.key"
 # a browser that is made to show or frame a reply runs nothing of it
 _NO_PAGE: Final = (
@@ -68,9 +69,7 @@ def denied_response(denied: Denied) -> Response:
     return error_response(denied.message, denied.status, headers)
 
 
-def require_token(
-    access: Access, endpoint: Callable[[Request], Awaitable[Response]], *scopes: TokenScope
-) -> Callable[[Request], Any]:
+def require_token(access: Access, endpoint: Endpoint, *scopes: TokenScope) -> Endpoint:
     """Wrap an endpoint so that it answers only requests whose token has one of the scopes.
 
     Requests that change something must be JSON, which a form of a foreign web page cannot send.
@@ -102,9 +101,7 @@ def _admitted(
     return access.check(header, address, *scopes)
 
 
-def require_all_clusters(
-    access: Access, endpoint: Callable[[Request], Awaitable[Response]]
-) -> Callable[[Request], Any]:
+def require_all_clusters(access: Access, endpoint: Endpoint) -> Endpoint:
     """Wrap an endpoint that covers every cluster: its token must be valid for all of them."""
 
     async def check(request: Request) -> Response:
@@ -292,7 +289,7 @@ class HttpListener:
 
     def __init__(
         self,
-        app: Any,
+        app: ASGIApp,
         listener: socket.socket,
         tls: ssl.SSLContext | None = None,
         protocol: type[TimedProtocol] = TimedProtocol,

@@ -4,7 +4,8 @@ import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from starlette.types import ASGIApp
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.contract.node_api import GpuInfo
@@ -113,7 +114,7 @@ def _check_plaintext(settings: DashboardSettings) -> None:
         )
 
 
-async def start_app(app: Any, address: str) -> Serving:
+async def start_app(app: ASGIApp, address: str) -> Serving:
     """Serve another application of this node over HTTPS, with its stored certificate."""
     host, _ = parse_address(address)
     bound = bind(address)

@@ -6,13 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.show.table import coloured, print_json, render_table
 from ingero.errors import IngeroError
+
+if TYPE_CHECKING:
+    from ingero.sim.cluster import ClusterStatus, DemoCluster
+    from ingero.sim.echo import DemoEcho
 
 SCENARIOS = ("rank", "sudden", "gradual", "recover", "fleet-outage", "inference")
 SLOW_LEVEL = 0.3
@@ -179,8 +183,10 @@ def _run(
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         echo = stack.enter_context(_echo(say)) if run.asks_echo else None
-        forward = {"exporters": echo.exporter(), "pipeline": "prometheus, otlp"} if echo else {}
-        cluster = stack.enter_context(DemoCluster(names, run.push_interval_s, **forward))
+        cluster = DemoCluster(names, run.push_interval_s)
+        if echo is not None:
+            cluster.exporters, cluster.pipeline = echo.exporter(), "prometheus, otlp"
+        stack.enter_context(cluster)
         try:
             _play(cluster, echo, run, scenario, say, began)
         except IngeroError as error:
@@ -199,7 +205,7 @@ def _run(
     return 0 if run.is_right else 1
 
 
-def _echo(say: Callable[[str], None]) -> Any:
+def _echo(say: Callable[[str], None]) -> "DemoEcho":
     from ingero.sim.echo import DemoEcho
 
     say("starting Echo, which stores what Fleet receives")
@@ -207,7 +213,12 @@ def _echo(say: Callable[[str], None]) -> Any:
 
 
 def _play(
-    cluster: Any, echo: Any, run: DemoRun, scenario: str, say: Callable[[str], None], began: float
+    cluster: "DemoCluster",
+    echo: "DemoEcho | None",
+    run: DemoRun,
+    scenario: str,
+    say: Callable[[str], None],
+    began: float,
 ) -> None:
     timeout_s = TIMEOUT_S + 12 * run.push_interval_s
     everybody = len(cluster.node_names)
@@ -232,8 +243,8 @@ def _play(
 
 
 def _slow_and_recover(
-    cluster: Any,
-    echo: Any,
+    cluster: "DemoCluster",
+    echo: "DemoEcho | None",
     run: DemoRun,
     scenario: str,
     say: Callable[[str], None],
@@ -268,7 +279,7 @@ def _slow_and_recover(
     say(f"T+{run.recovered_after_s:4.1f} s  resolved: nobody is slow")
 
 
-def _ask_echo(echo: Any, run: DemoRun, say: Callable[[str], None]) -> None:
+def _ask_echo(echo: "DemoEcho", run: DemoRun, say: Callable[[str], None]) -> None:
     from ingero.sim.cluster import CLUSTER
 
     found = echo.stragglers(CLUSTER, run.straggler, ECHO_TIMEOUT_S)
@@ -280,7 +291,9 @@ def _ask_echo(echo: Any, run: DemoRun, say: Callable[[str], None]) -> None:
     )
 
 
-def _outage(cluster: Any, run: DemoRun, say: Callable[[str], None], timeout_s: float) -> None:
+def _outage(
+    cluster: "DemoCluster", run: DemoRun, say: Callable[[str], None], timeout_s: float
+) -> None:
     say("\n         Fleet is killed (SIGKILL); agents continue with the last threshold")
     cluster.kill_fleet()
     time.sleep(OUTAGE_S)
@@ -295,7 +308,7 @@ def _outage(cluster: Any, run: DemoRun, say: Callable[[str], None], timeout_s: f
     say(f"T+{time.monotonic() - began:4.1f} s  quorum again, every agent in mode fleet; {flagged}")
 
 
-def _summary(run: DemoRun, status: Any) -> None:
+def _summary(run: DemoRun, status: "ClusterStatus | None") -> None:
     if status is not None:
         rows = [
             (

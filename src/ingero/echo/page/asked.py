@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ingero.core.csv_cell import csv_cell
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
-from ingero.transport.http import SAFE_METHODS, json_response
+from ingero.transport.http import SAFE_METHODS, Endpoint, json_response
 from ingero.transport.tools.http import REQUEST_ID_HEADER, refusal, request_id
 from ingero.transport.tools.tool import ToolRefused, by_name, call
 from ingero.web.assets import asset_response
@@ -38,7 +38,7 @@ def is_page(request: Request) -> bool:
     return is_shell or path.startswith(_STATIC)
 
 
-def ask_endpoint(asker_of: Callable[[Request], Asker]) -> Callable[[Request], Any]:
+def ask_endpoint(asker_of: Callable[[Request], Asker]) -> Endpoint:
     """Return the handler of `/ask/NAME`."""
 
     async def endpoint(request: Request) -> Response:

@@ -16,7 +16,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -38,6 +38,9 @@ from ingero.echo.store.wire import (
     encode,
 )
 from ingero.errors import IngeroError
+
+if TYPE_CHECKING:
+    from ingero.echo.store.loader import Loader
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +103,7 @@ class Channel:
 class _Service:
     """Passes messages to the loader and to the readers."""
 
-    def __init__(self, channel: Channel, loader: Any) -> None:
+    def __init__(self, channel: Channel, loader: "Loader") -> None:
         self._channel = channel
         self._loader = loader
         self._readers = ThreadPoolExecutor(READERS + OWN_READERS, thread_name_prefix="reader")
@@ -120,7 +123,7 @@ class _Service:
                 os._exit(0)
             if isinstance(message, Stop):
                 self._readers.shutdown(cancel_futures=True)
-                return int(self._loader.stop())
+                return self._loader.stop()
             if isinstance(message, Durable):
                 self._loader.durable(message.seq, message.now)
             elif not self._waiting.acquire(blocking=False):

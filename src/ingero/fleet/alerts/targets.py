@@ -4,6 +4,7 @@ import datetime
 import hashlib
 import hmac
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -165,5 +166,5 @@ def timestamp(at_s: float) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _bearer(token_file: Any) -> dict[str, str]:
+def _bearer(token_file: Path | None) -> dict[str, str]:
     return {} if token_file is None else authorization(read_token_file(token_file))

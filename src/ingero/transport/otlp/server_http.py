@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -30,7 +29,7 @@ from ingero.contract.push.segment import PlainRequest, decode_segment
 from ingero.errors import MalformedPush, TooLarge
 from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER, Key
 from ingero.transport.bounded import read_request_body
-from ingero.transport.http import TimedProtocol
+from ingero.transport.http import Endpoint, TimedProtocol
 from ingero.transport.otlp.decoding import Decompressor
 
 Headers = Iterable[tuple[str, str]]
@@ -90,7 +89,7 @@ def cluster_of(query: str, header: str | None) -> str | None:
 
 def otlp_endpoint(
     kind: Kind, service: OtlpService, max_body_bytes: int = MAX_BODY_BYTES
-) -> Callable[[Request], Any]:
+) -> Endpoint:
     """Return a Starlette endpoint: it admits the sender, reads the body, passes it on."""
     decompressing = Decompressor().decompress
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ingero.errors import TooLarge
 from ingero.transport.bounded import read_request_body
-from ingero.transport.http import json_response
+from ingero.transport.http import Endpoint, json_response
 from ingero.transport.tools.tool import Context, Tool, ToolRefused, by_name, call, schemas
 
 MAX_QUESTION_BYTES = 1 << 20
@@ -63,7 +63,7 @@ def list_tools(tools: Sequence[Tool[Context]]) -> dict[str, Any]:
 
 def tool_endpoint(
     tools: Sequence[Tool[Context]], context_of: Callable[[Request, str], Context]
-) -> Callable[[Request], Any]:
+) -> Endpoint:
     """Return the handler of `POST …/tools/{name}`; `context_of` may raise ToolRefused."""
 
     async def endpoint(request: Request) -> Response:

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -21,6 +21,7 @@ from ingero.errors import ConfigError
 from ingero.storage.caller import home
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import (
+    AUTHORIZATION,
     CHALLENGE_HEADER,
     INVALID_CHALLENGE,
     TokenScope,
@@ -29,6 +30,9 @@ from ingero.transport.bearer import (
 )
 from ingero.transport.fanout.nodes import FanoutPolicy, client_tls, distinct
 from ingero.transport.tools.tool import by_name, call, parse_pairs
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 MCP_TOKEN_VARIABLE = "INGERO_MCP_BEARER_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
@@ -127,40 +131,31 @@ async def _serve_http(server: Any, address: str) -> None:
         await mcp.stop()
 
 
-def _guarded(handle: Any, access: Access) -> Any:
+def _guarded(handle: "ASGIApp", access: Access) -> "ASGIApp":
     """Serve MCP at /mcp and check the token, if one is set.
 
     The answer does not say what was wrong with a token.
     """
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
-        if scope["path"].rstrip("/") != api_paths.MCP:
-            await _send_text(send, 404, b"not here\n", [])
-            return
-        client, headers = scope["client"], dict(scope["headers"])
-        presented = headers.get(b"authorization", b"").decode("latin-1")
-        admitted = access.check(presented, client[0] if client else None, TokenScope.READ)
+    def refusal(request: Request) -> PlainTextResponse | None:
+        if request.url.path.rstrip("/") != api_paths.MCP:
+            return PlainTextResponse("not here\n", 404)
+        address = request.client.host if request.client else None
+        admitted = access.check(request.headers.get(AUTHORIZATION), address, TokenScope.READ)
         if not isinstance(admitted, Denied):
-            await handle(scope, receive, send)
-        elif admitted.retry_after_s is None:
-            challenge = (CHALLENGE_HEADER.lower().encode(), INVALID_CHALLENGE.encode())
-            await _send_text(send, 401, b"unauthorized\n", [challenge])
-        else:
-            after = (b"retry-after", str(admitted.retry_after_s).encode())
-            await _send_text(send, 429, f"{admitted.message}\n".encode(), [after])
+            return None
+        if admitted.retry_after_s is None:
+            return PlainTextResponse("unauthorized\n", 401, {CHALLENGE_HEADER: INVALID_CHALLENGE})
+        after = {"Retry-After": str(admitted.retry_after_s)}
+        return PlainTextResponse(f"{admitted.message}\n", 429, after)
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        if scope["type"] == "http":
+            await (refusal(Request(scope)) or handle)(scope, receive, send)
 
     return app
-
-
-async def _send_text(
-    send: Any, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
-) -> None:
-    content_type = (b"content-type", b"text/plain")
-    head = {"type": "http.response.start", "status": status, "headers": [content_type, *headers]}
-    await send(head)
-    await send({"type": "http.response.body", "body": body})
 
 
 def agent_context(db: Path, *, is_trusted: bool) -> AgentContext:

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,9 @@ from ingero.cli.params import AS_JSON
 from ingero.cli.settings import option_of
 from ingero.cli.show.table import print_json, printable, render_table
 from ingero.config.echo import DEFAULT_DATABASE, EchoConfig
+
+if TYPE_CHECKING:
+    from ingero.storage.quarantine import Quarantine, Quarantined
 
 DB_PATH = option_of(EchoConfig, "db_path", "--db-path", default=DEFAULT_DATABASE)
 SHORT_ID = 12
@@ -143,13 +146,13 @@ def drop_command(db_path: Path, ids: tuple[str, ...], everything: bool, as_json:
 _COLUMNS = ("id", "request", "signal", "received", "bytes", "reason", "message")
 
 
-def _quarantine(db_path: Path) -> Any:
+def _quarantine(db_path: Path) -> "Quarantine":
     from ingero.storage.quarantine import Quarantine, quarantine_directory
 
     return Quarantine(quarantine_directory(db_path.expanduser()))
 
 
-def _described(entry: Any) -> dict[str, Any]:
+def _described(entry: "Quarantined") -> dict[str, Any]:
     received = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.received_us / 1e6))
     values = (entry.id, entry.seq, entry.signal, received, entry.size_bytes)
     return dict(zip(_COLUMNS, (*values, entry.reason, entry.message), strict=True))

@@ -16,7 +16,7 @@ from ingero.config.echo import CA_VARIABLE, TOKEN_VARIABLE
 from ingero.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ingero.echo.stress import StressPlan, StressResult
+    from ingero.echo.stress import GrpcSender, HttpSender, StressPlan, StressResult
 
 
 @click.command("echo-stress")
@@ -165,7 +165,7 @@ def _summary(plan: "StressPlan", result: "StressResult", found: int | None) -> d
     }
 
 
-def _sender(options: dict[str, Any]) -> Any:
+def _sender(options: dict[str, Any]) -> "GrpcSender | HttpSender":
     from ingero.echo.stress import GrpcSender, HttpSender
     from ingero.transport.endpoint import Protocol, parse_endpoint
     from ingero.transport.tls import ClientTls, client_context
