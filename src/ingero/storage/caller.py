@@ -4,6 +4,9 @@ import contextlib
 import os
 import pwd
 from pathlib import Path
+from typing import Final
+
+SYSTEM_STATE: Final = Path("/var/lib/ingero")
 
 
 def caller() -> pwd.struct_passwd:
@@ -24,6 +27,11 @@ def home() -> Path:
     if os.environ.get("SUDO_UID", "").isdigit() and os.geteuid() == 0:
         return Path(caller().pw_dir)
     return Path(os.environ.get("HOME") or caller().pw_dir)
+
+
+def state_folder() -> Path:
+    """Return where an agent keeps its state: a system folder for root, else in the home folder."""
+    return SYSTEM_STATE if os.geteuid() == 0 else home() / ".local" / "state" / "ingero"
 
 
 def give_to_caller(path: Path) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -43,7 +42,7 @@ from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.errors import ConfigError, IngeroError, Unavailable
 from ingero.stopping import stop_on_signals
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
-from ingero.storage.caller import home
+from ingero.storage.caller import state_folder
 from ingero.storage.trace.aggregates import TraceReader
 from ingero.transport.listen import bind
 from ingero.transport.otlp.client import HttpPush, PushClient
@@ -74,9 +73,8 @@ class AgentOptions:
 
 
 def default_baseline() -> Path:
-    """Return where the baseline is kept: a system folder for root, else in the home folder."""
-    place = Path("/var/lib/ingero") if os.geteuid() == 0 else home() / ".local" / "state" / "ingero"
-    return place / "health-baseline.json"
+    """Return where the baseline is kept."""
+    return state_folder() / "health-baseline.json"
 
 
 class Agent:

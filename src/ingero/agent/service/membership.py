@@ -1,7 +1,6 @@
 """The membership of this node in a Fleet: its files, how it begins, is renewed and ends."""
 
 import contextlib
-import os
 import socket
 import time
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from ingero.contract.enrolment.code import JoinCode
 from ingero.contract.enrolment.messages import EnrolReply, EnrolRequest, RenewRequest
 from ingero.errors import AuthError
 from ingero.files import PRIVATE, read_regular, replace_file
-from ingero.storage.caller import home
+from ingero.storage.caller import state_folder
 from ingero.storage.place import make_own_folder
 from ingero.transport.bearer import read_token_file
 from ingero.transport.certificates import expiry_s
@@ -98,9 +97,8 @@ class MemberFiles:
 
 
 def default_folder() -> Path:
-    """Return where the membership is kept: a system folder for root, else in the home folder."""
-    place = Path("/var/lib/ingero") if os.geteuid() == 0 else home() / ".local" / "state" / "ingero"
-    return place / "enrolment"
+    """Return where the membership is kept."""
+    return state_folder() / "enrolment"
 
 
 def begin(files: MemberFiles, fleet: FleetAddress, code: JoinCode, node: str) -> EnrolReply:

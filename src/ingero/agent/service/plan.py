@@ -9,11 +9,11 @@ import msgspec
 
 from ingero.agent.host.privileges import CAPABILITIES
 from ingero.config.ingero import CollectivesFrom, IngeroConfig
+from ingero.storage.caller import SYSTEM_STATE
 from ingero.storage.trace.path import default_path
 
 RECORDER, PUSHER, API = "recorder", "pusher", "api"
-SYSTEM_DATABASE: Final = Path("/var/lib/ingero/ingero.db")
-SYSTEM_STATE: Final = SYSTEM_DATABASE.parent
+SYSTEM_DATABASE: Final = SYSTEM_STATE / "ingero.db"
 _DAC_READ_SEARCH, _FOWNER, _CHOWN, _SYS_ADMIN = 2, 3, 0, 21
 # Beside the three of tracing: SYS_ADMIN for kernels before 6.6, the others for rings of the jobs of
 # other users and for the group of the annotation socket. Units and charts grant only three.
