@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.support.memory_log import MemoryLog
 from tests.support.pushes import health, loopback_config
 
 from ingero.contract.otlp.body import Encoding
@@ -9,7 +10,6 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.fleet.app import FleetService
 from ingero.fleet.replicas.replica import FLUSH_S, Replica
-from ingero.transport.cluster_log.memory import MemoryLog
 
 START_S = 1_700_000_000.0
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests.support.memory_log import MemoryLog
 from tests.support.peers import free_port
 from tests.support.tls_files import Authority
 from tests.support.valkey import Engine, engine
 
 from ingero.errors import AuthError, MalformedInput, Unavailable
 from ingero.transport.cluster_log.address import parse_log_address
-from ingero.transport.cluster_log.memory import MemoryLog
 from ingero.transport.cluster_log.port import BEGINNING, ClusterLog, Snapshot
 from ingero.transport.cluster_log.valkey import CHUNK_BYTES, ValkeyLog
 from ingero.transport.tls import ClientTls

@@ -1,4 +1,4 @@
-"""A cluster log in this process: for a Fleet of several replicas in one test or simulation."""
+"""A cluster log in this process, for a Fleet of several replicas in one test."""
 
 import asyncio
 import bisect
