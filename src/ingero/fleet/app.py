@@ -264,13 +264,13 @@ class FleetService:
         self, request: MetricsRequest, cluster: str, now_s: float, address: str | None
     ) -> None:
         if self.replica is not None:
-            self.replica.outbox.measured(cluster, encode_protobuf(request), now_s)
+            self.replica.outbox.add_push(cluster, encode_protobuf(request), now_s)
         else:
             self.judgement.take(request, cluster, now_s + self.unix_offset_s)
 
     def _own_times(self, columns: OwnTimeColumns, body: bytes, cluster: str, now_s: float) -> None:
         if self.replica is not None:
-            self.replica.outbox.measured(cluster, body, now_s)
+            self.replica.outbox.add_push(cluster, body, now_s)
         else:
             self.judgement.take_own_times(columns, body, cluster, now_s + self.unix_offset_s)
 

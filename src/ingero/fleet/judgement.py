@@ -55,7 +55,7 @@ class Judgement:
         self._known = KnownRanks()
         self.alerts = _build_alerts(config, verdict.state_dir)
         if self.alerts is not None:
-            self.alerts.on_told = self.episodes.told
+            self.alerts.on_outcome = self.episodes.note_alert
         self.inputs: InputLog | None = None
         if verdict.record_inputs is not None:
             self.inputs = InputLog(verdict.record_inputs, preamble, verdict.record_max_bytes)

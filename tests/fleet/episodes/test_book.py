@@ -103,9 +103,9 @@ def test_what_was_told_about_an_episode_is_bounded() -> None:
     book = EpisodeBook()
     tick(book, Engines(), 1.0, SLOW)
     one = AlertTold(target="t", message="begin", outcome="delivered", at=1.0)
-    book.told("unknown", one)
+    book.note_alert("unknown", one)
     for _ in range(MAX_TOLD + 5):
-        book.told("e", one)
+        book.note_alert("e", one)
     assert len(book.episodes["e"].alerts) == MAX_TOLD
 
 

@@ -96,7 +96,7 @@ class AlertQueue:
         """Tell whether a message is still the next to be sent; another replica may have sent it."""
         return bool(self._waiting) and self._waiting[0][1].key == message.key
 
-    def said(self, key: tuple[str, str]) -> Message | None:
+    def delivered_elsewhere(self, key: tuple[str, str]) -> Message | None:
         """Note that another replica delivered a message, and return it if it waited here."""
         found = next((message for _, message in self._waiting if message.key == key), None)
         self._waiting = deque(each for each in self._waiting if each[1].key != key)

@@ -64,10 +64,10 @@ class AlertService:
     """Decides once a second and delivers in tasks of its own, one for each target.
 
     With a folder, a journal makes sure that each message is sent also when Fleet is restarted.
-    `on_told` hears what became of each message, with the id of its episode.
+    `on_outcome` is told what became of each message, with the id of its episode.
     """
 
-    on_told: Callable[[str, AlertTold], None] | None = None
+    on_outcome: Callable[[str, AlertTold], None] | None = None
 
     def __init__(self, config: AlertsConfig, state_dir: Path | None, now_s: float) -> None:
         self._path = None if state_dir is None else state_dir / JOURNAL
@@ -160,11 +160,11 @@ class AlertService:
         async with self._sending[name]:
             await self._send_due(name, now_s)
 
-    def said(self, delivered: Sequence[tuple[str, str, str]], now_s: float) -> None:
+    def delivered_elsewhere(self, delivered: Sequence[tuple[str, str, str]], now_s: float) -> None:
         """Take what another replica delivered: target, episode and kind of each message."""
         for target, episode, kind in delivered:
             queue = self.queues.get(target)
-            message = None if queue is None else queue.said((episode, kind))
+            message = None if queue is None else queue.delivered_elsewhere((episode, kind))
             if message is not None:
                 self._tell(target, message, "delivered", now_s)
 
@@ -208,11 +208,11 @@ class AlertService:
     def _tell(
         self, target: str, message: Message, outcome: str, at_s: float, why: str = ""
     ) -> None:
-        if self.on_told is not None:
+        if self.on_outcome is not None:
             told = AlertTold(
                 target=target, message=str(message.kind), outcome=outcome, at=at_s, why=why
             )
-            self.on_told(message.alert.verdict.episode, told)
+            self.on_outcome(message.alert.verdict.episode, told)
 
     async def _refresh(self, name: str, target: Alertmanager, now_s: float) -> None:
         if now_s - self._refreshed_s.get(name, now_s) >= REFRESH_S:

@@ -70,7 +70,7 @@ class EpisodeBook:
             episode.latest = verdict
             self._touch(verdict.episode, now_s)
 
-    def told(self, episode: str, alert: AlertTold) -> None:
+    def note_alert(self, episode: str, alert: AlertTold) -> None:
         """Note that a target was told about an episode, or that it refused to be."""
         found = self.episodes.get(episode)
         if found is not None and len(found.alerts) < MAX_TOLD:

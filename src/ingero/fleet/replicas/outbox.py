@@ -31,7 +31,7 @@ class Outbox:
         self._number = time.time_ns()  # later processes of the same name count on above it
         self.dropped = 0  # measurements
 
-    def measured(self, cluster: str, body: bytes, now_s: float) -> None:
+    def add_push(self, cluster: str, body: bytes, now_s: float) -> None:
         """Take a push with measurements."""
         self._bodies.append((now_s, cluster, body))
         self._size += len(body)
@@ -50,13 +50,13 @@ class Outbox:
         self._others.append(body)
         return self._awaited.setdefault(body, asyncio.get_running_loop().create_future())
 
-    def saw(self, body: bytes) -> None:
+    def note_applied(self, body: bytes) -> None:
         """Note that an entry was applied."""
         found = self._awaited.pop(body, None) if self._awaited else None
         if found is not None and not found.done():
             found.set_result(None)
 
-    def rows(self, cluster: str, packed: bytes, named: Sequence[Named]) -> list[bytes]:
+    def encode_rows(self, cluster: str, packed: bytes, named: Sequence[Named]) -> list[bytes]:
         """Return entries about nodes of a cluster; they are not kept, but made anew."""
         return [
             encode_entry(
@@ -71,7 +71,7 @@ class Outbox:
         ]
 
     async def batch(self, now_s: float) -> list[bytes]:
-        """Return everything that waits; it waits on until `done` says that it was appended."""
+        """Return everything that waits; it waits on until `note_appended`."""
         fresh = [(made_s, part) for made_s, part in self._parts if now_s - made_s <= MAX_WAIT_S]
         self.dropped += len(self._parts) - len(fresh)
         self._parts = fresh
@@ -83,7 +83,7 @@ class Outbox:
         self._taken = len(self._others)
         return [*(part for _, part in self._parts), *self._others]
 
-    def done(self) -> None:
+    def note_appended(self) -> None:
         """Note that the last batch was appended."""
         self._parts.clear()
         del self._others[: self._taken]

@@ -154,7 +154,7 @@ class Replica:
             return
         self._clock = (now_s, self.clock())
         self.counters.appended_bytes += sum(map(len, bodies))
-        self.outbox.done()
+        self.outbox.note_appended()
 
     async def _batch(self) -> list[bytes]:
         """Return what is new here, encoded."""
@@ -162,7 +162,7 @@ class Replica:
         rows: list[bytes] = []
         if self.is_ready:
             for change in self.intake.changes(self.clock()):
-                rows += self.outbox.rows(*change)
+                rows += self.outbox.encode_rows(*change)
         return rows + waiting
 
     def _here(self) -> bytes:
@@ -234,7 +234,7 @@ class Replica:
             log.exception("log_entry_failed")
         self._position, self._number = entry.position, entry.number
         self.counters.applied += 1
-        self.outbox.saw(entry.body)
+        self.outbox.note_applied(entry.body)
         if isinstance(applied, entries.Tick):
             self._ticked_at_s = self.clock()
             await self._after_tick()

@@ -118,7 +118,7 @@ class SharedState:
                 for tick_ms in entry.records_ms:
                     self.owed.pop(tick_ms, None)
                 if self.judgement.alerts is not None:
-                    self.judgement.alerts.said(entry.alerts, at_s)
+                    self.judgement.alerts.delivered_elsewhere(entry.alerts, at_s)
             case entries.Kept():
                 self.kept_s = at_s
 
