@@ -4,7 +4,6 @@ Each line on standard input is the number of a rank that becomes slow; the end o
 """
 
 import sys
-import time
 
 from ingero.sim.cluster import DemoCluster
 
@@ -15,12 +14,7 @@ def main() -> None:
     cluster = DemoCluster([f"node-{number}" for number in range(nodes)], 1.0, ranks)
     cluster.addresses = {"http": fleet}
     try:
-        if hasattr(cluster, "_start_nodes"):
-            cluster._start_nodes()
-        else:  # how it was called before
-            cluster._job_began_s = time.time()
-            for number, name in enumerate(cluster.node_names):
-                cluster._start_node(name, number)
+        cluster._start_nodes()
         for line in sys.stdin:
             cluster.slow_rank(int(line), 0.15)
     finally:

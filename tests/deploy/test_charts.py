@@ -20,7 +20,6 @@ from ingero.config.loader import load_file
 ROOT = Path(__file__).parents[2]
 CHARTS = ROOT / "helm"
 PEERS = Path(os.environ.get("INGERO_PEERS") or Path.home() / ".cache/ingero/peers") / "bin"
-ENCRYPTED = ("--set", "persistence.encrypted=true,persistence.storageClassName=encrypted")
 ALL = {
     "ingero-fleet": "serviceMonitor.enabled=true,ingress.enabled=true,httpRoute.enabled=true,"
     "persistence.enabled=true,echo.endpoint=https://ingero-echo:4318,"

@@ -23,7 +23,6 @@ from ingero.fleet.app import FleetService
 
 pytestmark = pytest.mark.e2e
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "prometheus" / "prometheus.yml"
-BEFORE_S = 112  # of calm, before rank 3 becomes slow
 
 
 @contextlib.asynccontextmanager

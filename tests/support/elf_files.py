@@ -4,7 +4,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-HEADER_BYTES, SECTION_BYTES, SYMBOL_BYTES = 64, 64, 24
+HEADER_BYTES, SECTION_BYTES = 64, 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Bodies that no agent would send: small when compressed, huge when decoded."""
 
-import gzip
-
 from ingero.contract.timeline.varint import varint
 
 MANY = 15_000_000  # empty messages, 30 MB
@@ -24,7 +22,3 @@ def hostile_bodies() -> dict[str, bytes]:
         "as many as are allowed": nested(b"\x0a\x12", b"\x12\x00" * 299_990),
         "a segment": nested(b"\x0a\x12", b"\x12\x00" * 90_000),
     }
-
-
-def compressed(body: bytes) -> bytes:
-    return gzip.compress(body, 9)

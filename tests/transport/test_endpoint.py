@@ -5,8 +5,6 @@ import pytest
 from ingero.errors import ConfigError
 from ingero.transport.endpoint import Protocol, parse_endpoint, threshold_url
 
-HTTP = {"protocol": Protocol.HTTP_JSON}
-
 
 @pytest.mark.parametrize(
     ("text", "insecure", "base"),

@@ -10,7 +10,7 @@ INIT = "comm = P()\nnccl.ncclCommInitRank(ctypes.byref(comm), I({nranks}), uid({
 WORDS_0_TO_15 = 0xDC2F0BC959602C90  # hash of an id whose 16 little-endian words are 0..15
 BYTES_0_TO_127 = 0x6BE39448E8F92CDA
 WORDS = "b''.join(n.to_bytes(8, 'little') for n in range(16))"
-INIT_OP, DESTROY_OP, ALL_REDUCE, SEND, RECV = 1, 2, 3, 7, 8
+ALL_REDUCE, SEND, RECV = 3, 7, 8
 
 
 def records_of(tracing) -> list[CollectiveRecord]:

@@ -11,7 +11,7 @@ from ingero.agent.nccl.reader import RingReader
 from ingero.contract.nccl_ring import FLAG_STREAM
 
 NEXT_SOURCE = Path(__file__).parents[2] / "support" / "nccl_next.c"
-GROUP, COLL, P2P, PROXY_OP, CHANNEL = 1, 2, 4, 8, 64
+GROUP, COLL, P2P, CHANNEL = 1, 2, 4, 64
 GROUP_API, COLL_API, P2P_API, COPY_ENGINE = 256, 512, 1024, 4096
 PARENTS = GROUP | P2P_API | COLL_API | GROUP_API
 COUNTS = {  # of `basic` with 20 steps: starts and stops of each kind
