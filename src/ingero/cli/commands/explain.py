@@ -114,7 +114,7 @@ def command(
             _print_processes(connection, span, as_json)
             return FINE
         derived = (again or last is not None or pid > 0) and not chains
-        found = _derive(connection, span, pid) if derived else _recorded(connection, span)
+        found = _chains(connection, span, pid, is_derived=derived)
         labels = labels_of_chains(connection, found) if annotations else []
         kept = kept_events(connection, span.from_ns, span.to_ns)
         if as_json:
@@ -143,10 +143,6 @@ def _print_processes(connection: sqlite3.Connection, span: Span, as_json: bool) 
     print_process_times(operations, read_processes(connection), as_json)
 
 
-def _recorded(connection: sqlite3.Connection, span: Span) -> list[RecordedChain]:
-    return read_chains(connection, span.from_ns, span.to_ns)
-
-
 def _span(
     since: float | None, begin: int | None, end: int | None, last: int | None, is_default: bool
 ) -> Span:
@@ -161,7 +157,11 @@ def _span(
     )
 
 
-def _derive(connection: sqlite3.Connection, span: Span, pid: int) -> list[RecordedChain]:
+def _chains(
+    connection: sqlite3.Connection, span: Span, pid: int, *, is_derived: bool
+) -> list[RecordedChain]:
+    if not is_derived:
+        return read_chains(connection, span.from_ns, span.to_ns)
     with shown_progress() as shown:
         read, replayed = shown.phase("events read"), shown.phase("events replayed")
         nodes = read_nodes(connection)

@@ -204,10 +204,11 @@ def migrate_command(
     from ingero.config.lake import read_lake_secrets
     from ingero.echo.maintenance import move_to_lake
     from ingero.storage.events.lake.address import parse_lake_address
+    from ingero.storage.events.lake.moving import Moved
 
     address, secrets = parse_lake_address(store), read_lake_secrets(store_secrets_file)
 
-    def say(moved: Any) -> None:
+    def say(moved: Moved) -> None:
         if sys.stderr.isatty():
             click.echo(f"{moved.table}: {moved.rows} rows", err=True)
 

@@ -83,12 +83,12 @@ def command(data_dir: Path, no_agent: bool, no_echo: bool, as_json: bool, **port
         no_echo = True
         print(f"Echo is not installed and left out: {install_command('echo')}", file=sys.stderr)
     chosen = {flag.replace("_", "-"): port for flag, port in ports.items()}
-    box = Box(folder, chosen, with_echo=not no_echo, with_agent=not no_agent)
-    return asyncio.run(_up(box, as_json))
+    options = UpOptions(folder, chosen, with_echo=not no_echo, with_agent=not no_agent)
+    return asyncio.run(_up(options, as_json))
 
 
 @dataclass
-class Box:
+class UpOptions:
     """What `ingero up` was asked for; `ports` are by its flags."""
 
     folder: Path
@@ -97,13 +97,17 @@ class Box:
     with_agent: bool
 
 
-async def _up(box: Box, as_json: bool) -> int:
+async def _up(options: UpOptions, as_json: bool) -> int:
     stopping = stop_on_signals()
-    folder, ports = box.folder, box.ports
+    folder, ports = options.folder, options.ports
     echo = SupervisedService(ECHO, lambda: _echo_command(folder, ports), folder / "echo.log")
     fleet = SupervisedService(FLEET, lambda: _fleet_command(folder, ports), folder / "fleet.log")
     agent = SupervisedService(AGENT, lambda: _agent_command(folder), folder / "agent.log")
-    children = [*([echo] if box.with_echo else []), fleet, *([agent] if box.with_agent else [])]
+    children = [
+        *([echo] if options.with_echo else []),
+        fleet,
+        *([agent] if options.with_agent else []),
+    ]
     watchers: list[asyncio.Task[None]] = []
     if not as_json:
         names = ", ".join(_TITLES[child.name] for child in children)
@@ -114,10 +118,10 @@ async def _up(box: Box, as_json: bool) -> int:
                 text = fleet_config(folder, echo.addresses.get("grpc"))
                 replace_file(folder / "fleet-config.yaml", text.encode())
             if child is agent:
-                _write_agent_config(box, fleet.addresses["http"])
+                _write_agent_config(options, fleet.addresses["http"])
             await child.start()
             _pin(ports, child)
-        _note(box, children)
+        _note(options, children)
         _announce(children, as_json)
         watchers = [asyncio.create_task(child.watch()) for child in children]
         watchers.append(asyncio.create_task(bound_logs([child.log_file for child in children])))
@@ -134,10 +138,10 @@ async def _up(box: Box, as_json: bool) -> int:
     return 0
 
 
-def _note(box: Box, children: list[SupervisedService]) -> None:
+def _note(options: UpOptions, children: list[SupervisedService]) -> None:
     """Let other commands find the services; they end with this process."""
-    databases = {AGENT: str(box.folder / "trace.db"), ECHO: str(box.folder / DATABASE)}
-    sockets = {AGENT: str(_health_socket(box.folder))}
+    databases = {AGENT: str(options.folder / "trace.db"), ECHO: str(options.folder / DATABASE)}
+    sockets = {AGENT: str(_health_socket(options.folder))}
     note_services(
         {
             name: RunningService(os.getpid(), addresses, databases.get(name), sockets.get(name))
@@ -151,14 +155,14 @@ def _health_socket(folder: Path) -> Path:
     return folder / "run" / "agent.sock"
 
 
-def _write_agent_config(box: Box, fleet_http: str) -> None:
+def _write_agent_config(options: UpOptions, fleet_http: str) -> None:
     document = {
-        "agent": {"api": {"listen": f"127.0.0.1:{box.ports['agent-api']}"}},
-        "store": {"path": str(box.folder / "trace.db")},
+        "agent": {"api": {"listen": f"127.0.0.1:{options.ports['agent-api']}"}},
+        "store": {"path": str(options.folder / "trace.db")},
         "fleet": {"endpoint": f"http://{fleet_http}", "cluster_id": CLUSTER},
-        "health": {"persistence": {"path": str(box.folder / "health-baseline.json")}},
+        "health": {"persistence": {"path": str(options.folder / "health-baseline.json")}},
     }
-    replace_file(box.folder / "agent.yaml", f"{json.dumps(document, indent=2)}\n".encode())
+    replace_file(options.folder / "agent.yaml", f"{json.dumps(document, indent=2)}\n".encode())
 
 
 def _agent_command(folder: Path) -> list[str]:
