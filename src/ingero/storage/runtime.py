@@ -54,9 +54,11 @@ def note_services(services: dict[str, RunningService]) -> None:
 
 
 def forget_services() -> None:
-    """Remove the list."""
-    with contextlib.suppress(OSError):
-        (runtime_folder() / FILE_NAME).unlink()
+    """Remove the list that this process wrote; that of another one still holds."""
+    path = runtime_folder() / FILE_NAME
+    if any(service.pid == os.getpid() for service in _read(path).values()):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def running_service(name: str) -> RunningService | None:
