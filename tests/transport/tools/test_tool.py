@@ -96,7 +96,7 @@ def test_a_refusal_says_what_to_write_instead() -> None:
     wrong = client.post("/t/tools/fleet.nodes", json={"cluster_id": "a", "limit": 99}).json()[
         "error"
     ]["message"]
-    assert wrong == "fleet.nodes: Expected `int` <= 10 - at `$.limit`; limit: rows"
+    assert wrong == "fleet.nodes: limit must be a whole number of at most 10, not 99; limit: rows"
     typo = client.post("/t/tools/fleet.node").json()["error"]["message"]
     assert typo == "no tool 'fleet.node'; did you mean fleet.nodes?"
 
@@ -163,8 +163,9 @@ async def test_lists_and_objects_fit_on_a_command_line(
 async def test_an_object_that_is_none_is_refused_by_name() -> None:
     for words, why in (
         (["details={"], "details is not JSON"),
-        (["details=1"], "Expected `object`"),
-        (["pids=x"], "pids"),
+        (["details=1"], "echo: details must be an object, not '1'"),
+        (["pids=x"], "echo: pids must be a whole number, not 'x'"),
+        (["pids=1"] * 4, "echo: pids must be a list of a length of at most 3, not"),
     ):
         with pytest.raises(ToolRefused, match=why):
             await call(tool("echo", echo), "", parse_pairs(words), lax=True)

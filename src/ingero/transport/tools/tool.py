@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import re
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from ingero.errors import IngeroError
+from ingero.transport.tools.complaint import complaint
 
 Context = TypeVar("Context")
 LONGEST_NAME: Final = 200
@@ -96,25 +96,10 @@ async def call(
             _from_text(given, asked.input) if lax else given, asked.input, strict=not lax
         )
     except msgspec.ValidationError as error:
-        raise ToolRefused(
-            "bad_argument", f"{asked.name}: {error}{_meaning(asked, str(error))}"
-        ) from None
+        properties = self_contained_schema(asked.input).get("properties", {})
+        wrong = complaint(properties, str(error), given)
+        raise ToolRefused("bad_argument", f"{asked.name}: {wrong}") from None
     return typing.cast(msgspec.Struct, await asked.answer(context, question))
-
-
-def _meaning(asked: Tool[Any], complaint: str) -> str:
-    """Return the description of the argument that an error of msgspec is about.
-
-    msgspec itself quotes only the pattern.
-    """
-    name = re.search(r" - at `\$\.(\w+)", complaint)
-    field = (
-        self_contained_schema(asked.input).get("properties", {}).get(name[1], {}) if name else {}
-    )
-    texts = [
-        part["description"] for part in (field, *field.get("anyOf", ())) if "description" in part
-    ]
-    return f"; {name[1]}: {' or '.join(texts)}" if name and texts else ""
 
 
 def _whole_numbers(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -225,7 +225,7 @@ async def test_questions_that_cannot_be_asked() -> None:
         (here(NOBODY), {"action": "nope"}, "there are chains, ops, overview, sql"),
         (here(NOBODY), {"action": "sql"}, "needs `query`"),
         (here(NOBODY), {"action": "ops", "since": "soon"}, "since: 'soon' is not a duration"),
-        (here(NOBODY), {"action": "sql", "query": "SELECT 1", "limit": 0}, ">= 1"),
+        (here(NOBODY), {"action": "sql", "query": "SELECT 1", "limit": 0}, "at least 1"),
         (here(NOBODY), {"action": "overview"}, "no node answered"),
         (here("http://10.9.9.9:80"), {"action": "overview"}, "10.9.9.9"),
     ):

@@ -64,7 +64,7 @@ async def test_a_source_is_searched_behind_the_busiest_stacks_too(tmp_path: Path
         ({"source": "gpu"}, "there are cuda, driver, host"),
         ({"op": "nope"}, "no operation is called 'nope'"),
         ({"source": "cuda", "op": "sched_switch"}, "is of source host"),
-        ({"limit": 101}, "<= 100"),
+        ({"limit": 101}, "at most 100"),
     ):
         with pytest.raises(ToolRefused, match=words):
             await ask(here, "get_stacks", **arguments)
@@ -95,7 +95,7 @@ async def test_sql_is_bounded_in_rows_bytes_and_kind(tmp_path: Path) -> None:
         ("SELECT 1; SELECT 2", 1, "only one statement is allowed"),
         ("SELECT load_extension('x')", 1, "not authorized"),
         ("", 1, "empty"),
-        ("SELECT 1", 10_001, "<= 10000"),
+        ("SELECT 1", 10_001, "at most 10000"),
     ):
         with pytest.raises(ToolRefused, match=words):
             await ask(here, "run_sql", query=query, limit=limit)
