@@ -55,7 +55,9 @@ async def _lead(
         return f"Current state: {error}."
     if not found.stragglers:
         lines = "".join(f"\n- {_reported(chain)}" for chain in reported)
-        return f"Current state: no node of {found.cluster_id} is slow now; " + (
+        is_sure = found.threshold is not None or not found.nodes
+        calm = "is slow now" if is_sure else "was reported as slow, but none is active yet"
+        return f"Current state: no node of {found.cluster_id} {calm}; " + (
             f"agents reported:{lines}" if lines else "the summary shows what else is known."
         )
     worst = found.stragglers[0]

@@ -1,11 +1,14 @@
 """Every question against a store with known answers, asked over HTTP as users do."""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 from tests.support.echo_service import RunningEcho
 from tests.support.questions_data import (
@@ -23,7 +26,10 @@ from tests.support.questions_data import (
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.core.cost import idle_cost
+from ingero.echo.investigate import investigate_text
 from ingero.echo.tools.catalogue import TOOLS
+from ingero.echo.tools.stragglers import StragglersAnswer
+from ingero.echo.tools.summary import SummaryAnswer
 
 H100 = "NVIDIA H100 80GB HBM3"
 STALLS = {step: {5: 290.0} for step in range(3, 100, 14)}
@@ -51,6 +57,8 @@ def bodies() -> Iterator[bytes]:
     )
     for number in range(6):
         yield score("lone", f"n{number}", [0.9 if number != 2 else 0.2])
+    learning = {names.NODE_STATE: "calibrating"}
+    yield metrics("new", "first", [gauge(names.HEALTH_SCORE, [0.2], learning)])
     yield from collective_bodies(
         "barrier", collectives(100, 8, STALLS, skew_ms={2: 40.0, 5: -25.0})
     )
@@ -132,12 +140,31 @@ def test_f087_the_summary_counts_like_sql(echo: RunningEcho) -> None:
     )
 
 
+async def test_before_a_node_is_active_nobody_is_called_healthy(echo: RunningEcho) -> None:
+    """Fleet says "not sure" then; a score of 0.2 that nothing was compared with is no verdict."""
+    answer = echo.answer("summary", cluster_id="new")
+    assert (answer["calibrating"], answer["threshold"], answer["straggler_count"]) == (1, None, 0)
+    assert answer["next"].startswith("no node was reported as slow, but none is active yet")
+    slow = echo.answer("find_stragglers", cluster_id="new")
+    assert slow["notes"] == [
+        "no node is active yet, so health scores were not compared: only verdicts and collectives "
+        "were used"
+    ]
+    found = msgspec.convert(slow, StragglersAnswer)
+    told = msgspec.convert(answer, SummaryAnswer)
+    text = await investigate_text(partial(asyncio.sleep, 0, found), partial(asyncio.sleep, 0, told))
+    assert "no node of new was reported as slow, but none is active yet" in text
+
+
 def test_outliers_are_ranked_and_totals_compared_by_growth(echo: RunningEcho) -> None:
     found = echo.answer("find_outlier_nodes", cluster_id="lone")["outliers"]
     assert [(outlier["node_id"], outlier["value"]) for outlier in found] == [("n2", 0.2)]
     few = echo.answer("find_outlier_nodes", cluster_id="totals", metric=names.KERNEL_LAUNCH_TOTAL)
     assert (few["unit"], few["nodes"], few["outliers"]) == ("per second", 2, [])
     assert "only 2 nodes report" in few["notes"][0]
+    alone = echo.answer("find_outlier_nodes", cluster_id="new")
+    assert "only 1 node reports ingero.node.health_score" in alone["notes"][0]
+    assert "ingero.node.health_score (1 node)" in alone["notes"][0]
 
 
 def test_f108_f109_the_late_rank_and_its_period_are_named(echo: RunningEcho) -> None:

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from ingero.core.collectives.columns import Floats, Ints
 from ingero.core.collectives.waiting import find_late
+from ingero.core.counted import counted
 from ingero.core.robust import median
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question
 from ingero.echo.tools.records import Records, load_records
@@ -112,7 +113,8 @@ async def nccl_summary(asker: Asker, asked: NcclQuestion) -> NcclAnswer:
     notes = list(loaded.notes)
     if missing:
         notes.append(
-            f"{missing} collectives lack the records of most ranks; only their bytes are counted"
+            f"{counted(missing, 'collective lacks', 'collectives lack')} the records of most "
+            "ranks; only their bytes are counted"
         )
     if len(ranks) > asked.limit:
         notes.append(f"{len(ranks) - asked.limit} more ranks; name an op or raise limit")

@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import Meta
 
 from ingero.contract import names
+from ingero.core.counted import counted
 from ingero.core.robust import MAD_TO_SIGMA, median_and_mad
 from ingero.echo.tools.asker import Answered, Asked, Asker, Json, Limit, question, records
 from ingero.echo.tools.minutes import load_minutes
@@ -137,8 +138,8 @@ def _value(row: dict[str, float | None], is_total: bool) -> float | None:
 
 async def _too_few(asker: Asker, cluster: str, arrived: str, metric: str, nodes: int) -> str:
     there = (await asker.query(_NAMES.format(arrived=arrived), [cluster], 12)).rows
-    listed = ", ".join(f"{name} ({count} nodes)" for name, count in there) or "none at all"
+    listed = [f"{name} ({counted(count, 'node')})" for name, count in there]
     return (
-        f"only {nodes} nodes report {metric}, {MIN_NODES} are needed to compare; metrics here: "
-        f"{listed}"
+        f"only {counted(nodes, 'node reports', 'nodes report')} {metric}, {MIN_NODES} are needed "
+        f"to compare; metrics here: {', '.join(listed) or 'none at all'}"
     )

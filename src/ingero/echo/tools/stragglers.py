@@ -84,7 +84,7 @@ class Straggler(msgspec.Struct, omit_defaults=True, rename={"cause_class": "clas
 
 
 class StragglersAnswer(Answered, kw_only=True):
-    """The worst first. An empty list together with a threshold means that no node is slow."""
+    """The worst first. An empty list means that no node is slow only together with a threshold."""
 
     stragglers: list[Straggler]
     nodes: int
@@ -138,6 +138,11 @@ async def rank_stragglers(
         notes.append(
             f"no health score arrived in the window {window}: only verdicts and collectives were "
             "used"
+        )
+    elif scores.threshold is None:
+        notes.append(
+            "no node is active yet, so health scores were not compared: only verdicts and "
+            "collectives were used"
         )
     if scores.threshold_source == "computed":
         notes.append("Fleet reported no threshold here, so it was computed from the latest scores")

@@ -123,7 +123,7 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
         straggler_count=len(slow),
         stragglers=[SlowNode(found.node_id, found.state, found.evidence) for found in slow[:TOP]],
         chains=[msgspec.convert(chain, ChainNews) for chain in chains[:TOP]],
-        next=_next(slow[0].node_id if slow else None, bool(chains), bool(extent["events"])),
+        next=_next(slow[0].node_id if slow else None, scores, bool(chains), bool(extent["events"])),
     )
 
 
@@ -148,12 +148,17 @@ async def _extent(asker: Asker, cluster: str, since_us: int) -> Json:
     return {**extent, "chains": chains}
 
 
-def _next(slowest: str | None, has_chains: bool, has_events: bool) -> str:
+def _next(slowest: str | None, scores: Scores, has_chains: bool, has_events: bool) -> str:
     if slowest is not None:
         return f"fleet.cluster.find_stragglers shows why {slowest} is slow and what it costs"
     if has_chains:
         return (
             "no node is slower than the others; fleet.cluster.anomalies lists what agents reported"
+        )
+    if has_events and scores.nodes and scores.threshold is None:
+        return (
+            "no node was reported as slow, but none is active yet, so that health scores are not "
+            "compared; ask again when agents have seen some minutes of work"
         )
     if has_events:
         return (
