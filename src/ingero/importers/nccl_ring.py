@@ -12,6 +12,7 @@ from ingero.core.collectives.plugin_records import (
     to_collectives,
     to_records,
 )
+from ingero.core.counted import counted
 from ingero.errors import TooLarge
 from ingero.files import read_regular
 
@@ -48,10 +49,11 @@ def read_ring_records(
         columns = replace(
             columns, recorders=(Recorder(ring.header.job, f"pid {ring.header.pid}", None),)
         )
-    lost = (
-        [f"{path}: {ring.overwritten} older records were overwritten"] if ring.overwritten else []
-    )
-    lost += [f"{path}: {ring.torn} records are damaged and left out"] if ring.torn else []
-    dropped = ring.counters["dropped"]
-    lost += [f"{path}: the plugin dropped {dropped} operations"] if dropped else []
+    losses = (
+        (ring.overwritten, "older record was overwritten", "older records were overwritten"),
+        (ring.torn, "damaged record was left out", "damaged records were left out"),
+        (ring.counters["dropped"], "call was dropped by the plugin", "calls were dropped by the "
+         "plugin"),
+    )  # fmt: skip
+    lost = [f"{path}: {counted(*loss)}" for loss in losses if loss[0]]
     return to_records(ring.records, columns), ring.header.world_size, lost

@@ -14,6 +14,7 @@ from tests.support.recorded_jobs import Job
 from tests.support.step_jobs import StepJob, trace_rows, write_parquet
 
 from ingero.cli.dispatch import run
+from ingero.cli.show import wrap
 from ingero.contract import names
 from ingero.contract.otlp.codec import decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest, plain_attributes
@@ -141,6 +142,23 @@ def test_mistakes_are_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert run(list(args)) != 0
     assert message in capsys.readouterr().err
+
+
+def test_on_a_narrow_terminal_words_stay_whole_and_lines_are_indented(
+    dumps: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(["blame", str(dumps)])
+    wide = capsys.readouterr().out
+    monkeypatch.setattr(wrap, "screen_columns", lambda: 50)
+    run(["blame", str(dumps)])
+    narrow = capsys.readouterr().out
+    assert narrow.split() == wide.split()
+    assert max(map(len, wide.splitlines())) > 80
+    for what in ("  why    ", "  next   ", "  · "):
+        line = narrow.splitlines().index(next(x for x in narrow.splitlines() if x.startswith(what)))
+        first, second = narrow.splitlines()[line : line + 2]
+        assert len(first) <= 50
+        assert second.startswith(" " * len(what.rstrip()))
 
 
 def test_import_sends_every_record_over_otlp(

@@ -37,6 +37,8 @@ def test_sql_gives_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
         "gpu-node-01  3       99\ngpu-node-01  5       101\n"
     )
     assert err == "\n  2 rows\n"
+    _, err = query(capsys, "-d", shared("data/ingero/sample-cluster.db"), "SELECT 1")
+    assert err == "\n  1 row\n"
 
 
 def test_filters(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

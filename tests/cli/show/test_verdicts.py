@@ -1,7 +1,9 @@
 """Verdicts as `ingero status` prints them."""
 
+import pytest
 from msgspec.structs import replace
 
+from ingero.cli.show import wrap
 from ingero.cli.show.verdicts import verdict_table
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 
@@ -73,6 +75,19 @@ def test_a_slow_link_and_a_group_are_named() -> None:
     lines = verdict_table([replace(SLOW, link="rank 3 ↔ rank 7", cause=""), group], 1012.0)
     assert "  rank 61: link rank 3 ↔ rank 7" in lines.splitlines()
     assert lines.splitlines()[3].startswith("rack r12")
+
+
+def test_on_a_narrow_terminal_evidence_is_broken_between_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = replace(SLOW, evidence="own time +5.2% against the median of 63 peers")
+    wide = verdict_table([said], 1012.0)
+    monkeypatch.setattr(wrap, "screen_columns", lambda: 40)
+    narrow = verdict_table([said], 1012.0)
+    assert narrow.split() == wide.split()
+    below = narrow.splitlines()[3:]
+    assert len(below) > len(wide.splitlines()[3:])
+    assert max(map(len, below)) <= 40
 
 
 def test_text_of_others_cannot_move_the_cursor() -> None:

@@ -16,6 +16,7 @@ from ingero.config.ingero import trace_database
 from ingero.contract.timeline.json_writer import JsonTimeline
 from ingero.contract.timeline.model import TimelineWriter
 from ingero.contract.timeline.packet_writer import PacketTimeline
+from ingero.core.counted import counted
 from ingero.errors import StoreError
 from ingero.files import replacing_output
 from ingero.storage.trace.reading import reading
@@ -124,7 +125,8 @@ def _writer(kind: str, read: "TimelineReader | NodesTimeline") -> TimelineWriter
 
 def _report(writer: TimelineWriter, size: int, output: Path) -> None:
     print(
-        f"{writer.events:,} events, {writer.markers:,} chains, {size / 1e6:.3g} MB: {output}",
+        f"{counted(writer.events, 'event')}, {counted(writer.markers, 'chain')}, "
+        f"{size / 1e6:.3g} MB: {output}",
         file=sys.stderr,
     )
     print("open it at ui.perfetto.dev (the file stays on this machine)", file=sys.stderr)

@@ -9,6 +9,7 @@ import click
 
 from ingero.cli.params import AS_JSON
 from ingero.contract.collective import CollectiveRecord
+from ingero.core.counted import counted
 from ingero.errors import MalformedInput
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def command(
 
         added = add_collectives(Path(target), node, records, flag="--to")
         line = f"{added} of {len(records)} records added to {target}; the rest were there"
-        line = line if added < len(records) else f"{added} records added to {target}"
+        line = line if added < len(records) else f"{counted(added, 'record')} added to {target}"
     else:
         from ingero.cli.recordings.send import Target, send
 
@@ -98,8 +99,8 @@ def command(
             insecure=insecure,
         )
         added, sent_chains = asyncio.run(send(where, records, chains))
-        what = f"{added} records" + (f" and {sent_chains} causal chains" if chains else "")
-        line = f"{what} accepted by {target}"
+        also = f" and {counted(sent_chains, 'causal chain')}" if chains else ""
+        line = f"{counted(added, 'record')}{also} accepted by {target}"
     if as_json:
         counts = {"records": len(records), "added": added}
         if chains:

@@ -16,6 +16,7 @@ from ingero.cli.settings import TRACE_DB
 from ingero.cli.show.readable import readable_rows
 from ingero.cli.show.rows import RowPrinter
 from ingero.config.ingero import trace_database
+from ingero.core.counted import counted
 from ingero.storage.sqlite_guard import MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace.annotations import labels_of
 from ingero.storage.trace.prune import rolled_files
@@ -179,4 +180,4 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], form: s
     printer.rows(rows)
     printer.end()
     if form == "table":
-        print(f"\n  {len(rows)} rows" if rows else "no results", file=sys.stderr)
+        print(f"\n  {counted(len(rows), 'row')}" if rows else "no results", file=sys.stderr)

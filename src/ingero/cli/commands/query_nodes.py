@@ -10,6 +10,7 @@ from ingero.cli.fanout.report import report_problems, require_an_answer, some_of
 from ingero.cli.show.rows import RowPrinter
 from ingero.contract.api_paths import NODE_QUERY
 from ingero.contract.node_api import QueryReply
+from ingero.core.counted import counted
 from ingero.core.rowmerge import RowMerge
 from ingero.transport.fanout.ask import decode_reply
 from ingero.transport.fanout.client import NodeReply, Question
@@ -39,7 +40,9 @@ def ask_rows(options: FanoutOptions, sql: str, limit: int, form: str) -> int:
     printer.end()
     if form == "table":
         text = (
-            f"\n  {merge.rows} rows from {len(merge.nodes)} node(s)" if merge.rows else "no results"
+            f"\n  {counted(merge.rows, 'row')} from {len(merge.nodes)} node(s)"
+            if merge.rows
+            else "no results"
         )
         print(text, file=sys.stderr)
     if truncated:

@@ -14,6 +14,7 @@ from ingero.cli.recordings.ask import ask_replay
 from ingero.cli.show.table import print_json, render_table
 from ingero.contract.api_paths import FLEET_EPISODE_INPUTS
 from ingero.contract.episodes.episode import check_episode_id
+from ingero.core.counted import counted
 from ingero.storage.input_log import write_recording
 from ingero.transport.fleet_client import FleetClient
 
@@ -117,9 +118,15 @@ def _print(result: "ReplayAnswer") -> None:
     summary = (
         "every verdict is the same as recorded"
         if result.is_same
-        else f"{len(result.missing)} recorded verdicts differ"
+        else counted(len(result.missing), "verdict differs", "verdicts differ")
+        + " from the recording"
     )
-    print(f"\n{result.pushes} pushes, {result.ticks} ticks, {result.verdicts} verdicts: {summary}")
+    what = (
+        counted(result.pushes, "push", "pushes"),
+        counted(result.ticks, "tick"),
+        counted(result.verdicts, "verdict"),
+    )
+    print(f"\n{', '.join(what)}: {summary}")
 
 
 def _clock(at_s: float) -> str:

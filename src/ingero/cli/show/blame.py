@@ -4,12 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ingero.cli.show.notes import merged_notes
 from ingero.cli.show.table import aligned, coloured, columns_of, printable
+from ingero.cli.show.wrap import on_screen
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import LATER, NEXT_STEPS, Answer, Culprit
+from ingero.core.counted import counted
 from ingero.core.durations import readable_seconds
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31;1", "32;1", "33;1", "36"
+_INDENT = " " * 9  # what stands behind `  where  `
 _CLASS_WORDS = {
     CauseClass.COMPUTE: "its GPU is slow",
     CauseClass.HOST: "its host keeps the GPU waiting",
@@ -37,19 +41,20 @@ def print_answer(answer: Answer, price: float | None, read: str, picture: Path |
         colour = _YELLOW if answer.cause or answer.not_sure else _GREEN
         print(coloured(_nobody(answer), colour))
         if answer.cause in NEXT_STEPS:
-            print(f"  next   {NEXT_STEPS[answer.cause]}")
+            print(on_screen(f"  next   {NEXT_STEPS[answer.cause]}", _INDENT))
     if answer.not_sure:
-        print(coloured(f"Not sure, because {answer.not_sure}", "33"))
+        print(coloured(on_screen(f"Not sure, because {answer.not_sure}", "  "), "33"))
     _print_costs(answer, price)
     printed = {f"{culprit.worker}: {_reason(culprit)}" for culprit in answer.culprits}
     evidence = [line for line in answer.evidence if line not in printed]
     if evidence:
         print(coloured("\nEvidence", _BOLD))
         for line in evidence:
-            print(f"  · {line}")
-    for note in answer.notes:
-        print(coloured(f"  note: {note}", _DIM))
-    print(coloured(f"\nread: {read}; source: {answer.source}", _DIM))
+            print(on_screen(f"  · {line}", "    "))
+    for note in merged_notes(answer.notes):
+        print(coloured(on_screen(f"  note: {note}", "    "), _DIM))
+    print()
+    print(coloured(on_screen(f"read: {read}; source: {answer.source}", "  "), _DIM))
     if picture is not None:
         print(f"picture: {picture}")
 
@@ -127,11 +132,11 @@ def _print_culprit(culprit: Culprit) -> None:
             + (f", every {culprit.period} steps" if culprit.period else "")
         )
     if culprit.collective:
-        print(f"  where  {culprit.collective}")
+        print(on_screen(f"  where  {culprit.collective}", _INDENT))
     if culprit.detail:
-        print(f"  why    {_reason(culprit)}")
+        print(on_screen(f"  why    {_reason(culprit)}", _INDENT))
     print(f"  sure   {culprit.confidence:.0%} ({culprit.cause})")
-    print(f"  next   {culprit.next_step}")
+    print(on_screen(f"  next   {culprit.next_step}", _INDENT))
 
 
 def _reason(culprit: Culprit) -> str:
@@ -150,8 +155,8 @@ def _print_costs(answer: Answer, price: float | None) -> None:
     print(line)
     if answer.loss_gpu_hours:
         print(
-            f"loss   {answer.loss_gpu_hours:.3g} GPU hours in {answer.steps} recorded steps "
-            f"on {answer.gpus} GPUs"
+            f"loss   {answer.loss_gpu_hours:.3g} GPU hours in "
+            f"{counted(answer.steps, 'recorded step')} on {counted(answer.gpus, 'GPU')}"
         )
         dollars = answer.usd_per_hour(price)
         money = (

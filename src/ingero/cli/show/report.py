@@ -11,6 +11,7 @@ import msgspec
 from ingero.cli.show.verdicts import ago, loss_text
 from ingero.contract.episodes.episode import Episode
 from ingero.contract.verdict import Verdict, VerdictState
+from ingero.core.counted import counted
 
 _COLOURS = {
     VerdictState.SUSPECT: "#b8860b", VerdictState.STRAGGLER: "#c62828",
@@ -112,7 +113,7 @@ def _facts(episode: Episode) -> str:
         "Cause": verdict.cause,
         "Waited for at": verdict.collective,
         "Evidence": verdict.evidence,
-        "Compared with": f"{verdict.peers} peers" if verdict.peers else "",
+        "Compared with": counted(verdict.peers, "peer") if verdict.peers else "",
         "In common": verdict.shared,
         "Link": verdict.link,
         "Next step": verdict.next_step,

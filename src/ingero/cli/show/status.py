@@ -9,6 +9,7 @@ from ingero.cli.show.verdicts import ago, verdict_table
 from ingero.contract.fleet_api import ClusterStatus, IdleGpus, NodeStatus
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.contract.verdict import VerdictState
+from ingero.core.counted import counted
 
 HOW_TO_PUSH = "start `ingero agent`, or `ingero fleet-push` beside a recorder (`ingero trace`)"
 CALIBRATING = (
@@ -106,13 +107,13 @@ def _headline(cluster: ClusterStatus[NodeStatus]) -> str:
     )
     ranks = cluster.ranks
     if ranks.judged or ranks.learning:
-        counts += f"; {ranks.judged} ranks judged"
+        counts += f"; {counted(ranks.judged, 'rank')} judged"
     threshold = f"threshold {cluster.threshold:.3f}" if cluster.threshold else "no threshold yet"
     notes = [] if cluster.quorum_met else ["too few active nodes for a quorum"]
     if cluster.coverage_low:
         notes.append(f"only {cluster.coverage:.0%} of the expected nodes have pushed")
     if ranks.learning:
-        notes.append(f"still learning what is normal for {ranks.learning} ranks")
+        notes.append(f"still learning what is normal for {counted(ranks.learning, 'rank')}")
     if cluster.panic:
         notes.append(f"panic: {cluster.panic}")
     tail = coloured(f"  [{'; '.join(notes)}]", "33") if notes else ""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ingero.cli.show.table import printable, render_table
+from ingero.cli.show.wrap import on_screen
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 
 _ORDER = (
@@ -21,6 +22,7 @@ _WORDS = {
     VerdictState.NOT_SURE: "not sure",
 }
 _STALLED = "STALLED"  # an inference engine that hangs
+_INDENT = " " * 6
 
 
 def verdict_table(verdicts: Sequence[Verdict], now_s: float) -> str:
@@ -86,8 +88,10 @@ def _why(verdict: Verdict) -> list[str]:
     at = f"waited for at {verdict.collective}" if verdict.collective else ""
     where = f"link {verdict.link}" if verdict.link else ""
     reasons = [text for text in (verdict.cause, at, where, verdict.evidence) if text]
-    lines = [f"  {who}: {printable(text)}" for text in reasons]
-    return lines + ([f"    next: {printable(verdict.next_step)}"] if verdict.next_step else [])
+    lines = [on_screen(f"  {who}: {printable(text)}", _INDENT) for text in reasons]
+    if verdict.next_step:
+        lines.append(on_screen(f"    next: {printable(verdict.next_step)}", _INDENT))
+    return lines
 
 
 def ago(seconds: float) -> str:

@@ -48,6 +48,15 @@ def screen_columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def on_screen(line: str, indent: str) -> str:
+    """Return a line as a terminal shows it best: broken between words, what follows indented.
+
+    Where the output goes elsewhere it stays one line, which programs can search.
+    """
+    columns = screen_columns()
+    return line if columns is None else "\n".join(wrap(line, columns, indent))
+
+
 class HelpFormatter(click.HelpFormatter):
     """Formats help texts without breaking commands."""
 
