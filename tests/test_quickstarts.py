@@ -5,7 +5,6 @@ what needs root, containers or systemd is read by its own parser or by the tests
 """
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -16,16 +15,10 @@ import click
 import pytest
 import yaml
 from tests.support.commands import commands_by_name
+from tests.support.quickstarts import ROOT, commands
 
-ROOT = Path(__file__).parents[1]
 PAGES = ("k8s", "binary", "docker")
 PEERS = Path(os.environ.get("INGERO_PEERS") or Path.home() / ".cache/ingero/peers") / "bin"
-
-
-def commands(page: str) -> list[list[str]]:
-    text = (ROOT / "docs" / f"quickstart-{page}.md").read_text()
-    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
 
 
 def plain(words: list[str]) -> list[str]:

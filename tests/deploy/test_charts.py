@@ -11,23 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.charts import ALL, CHARTS, ROOT
 
 from ingero.config.echo import EchoConfig
 from ingero.config.fleet import FleetConfig
 from ingero.config.ingero import IngeroConfig
 from ingero.config.loader import load_file
 
-ROOT = Path(__file__).parents[2]
-CHARTS = ROOT / "helm"
 PEERS = Path(os.environ.get("INGERO_PEERS") or Path.home() / ".cache/ingero/peers") / "bin"
-ALL = {
-    "ingero-fleet": "serviceMonitor.enabled=true,ingress.enabled=true,httpRoute.enabled=true,"
-    "persistence.enabled=true,echo.endpoint=https://ingero-echo:4318,"
-    "kubernetesAlerts.enabled=true,kubernetesAlerts.nodeCondition=true",
-    "ingero-echo": "serviceMonitor.enabled=true,ingress.enabled=true,httpRoute.enabled=true,"
-    "persistence.encrypted=true,persistence.storageClassName=encrypted",
-    "ingero-agent": "podMonitor.enabled=true,stragglerSink.enabled=true,networkPolicy.enabled=true",
-}
 
 
 def program(name: str) -> str:

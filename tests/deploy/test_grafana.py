@@ -9,21 +9,11 @@ from typing import Any
 import promql_parser
 import pytest
 from deploy.grafana.make_dashboards import DASHBOARDS, encode
+from tests.support.dashboards import filled
 from tests.support.peers import FOLDER as PEERS
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 CORE_PANELS = {"stat", "table", "timeseries", "state-timeline"}
-VALUES = {
-    "$__rate_interval": "1m", "$__range_s": "3600", "$__range": "1h", "$cluster_id": ".*",
-    "$ingero_job": ".*", "$per_usd": "1", "$currency": "USD",
-}  # fmt: skip
-
-
-def filled(expression: str) -> str:
-    """Replace the variables of Grafana."""
-    for name, value in VALUES.items():
-        expression = expression.replace(name, value)
-    return expression
 
 
 def panels() -> list[tuple[str, dict[str, Any]]]:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import yaml
 from deploy.grafana.make_dashboards import DASHBOARDS
-from tests.deploy.test_grafana import filled
-from tests.fleet.test_verdicts import RATES, collectives_cache
+from tests.support.dashboards import filled
 from tests.support.peers import debian_program, free_port
 from tests.support.pushes import NEVER_S, PB, post, protobuf, running
+from tests.support.verdict_pushes import RATES, collectives_cache
 
 from ingero.contract.measurements.collectives import encode_collectives
 from ingero.fleet.app import FleetService

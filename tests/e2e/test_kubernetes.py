@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.test_charts import ALL, CHARTS
 from tests.support import live_job, stand_in_trainer
+from tests.support.charts import ALL, CHARTS
 from tests.support.kubernetes import (
     PEERS,
     Cluster,

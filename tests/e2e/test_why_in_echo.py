@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.echo.test_surfaces import mcp_client
 from tests.support.echo_process import BIN
 from tests.support.echo_service import TOKEN, RunningEcho
+from tests.support.mcp_client import mcp_client
 from tests.support.recorded_chain import CHAIN, FRAMES, record
 from tests.support.waiting import PATIENCE_S, until
 

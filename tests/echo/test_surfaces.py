@@ -1,16 +1,13 @@
 """The same questions over HTTP, MCP and OpenAPI, asked by official clients and a checker."""
 
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
-import httpx2
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.support.echo_service import TOKEN, RunningEcho
+from tests.support.mcp_client import mcp_client
 from tests.support.questions_data import score
 from tests.support.waiting import PATIENCE_S
 
@@ -27,16 +24,6 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEcho]:
         for number in range(6):
             running.send(score("prod", f"gpu-{number}", [0.9 if number != 4 else 0.3]))
         yield running
-
-
-@contextlib.asynccontextmanager
-async def mcp_client(echo: RunningEcho, path: str) -> AsyncIterator[Client]:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with (
-        httpx2.AsyncClient(headers=headers) as http,
-        Client(streamable_http_client(echo.url(path), http_client=http)) as client,
-    ):
-        yield client
 
 
 @pytest.mark.parametrize("path", ["/", "/mcp"])

@@ -4,9 +4,8 @@ import time
 from collections.abc import Generator
 from functools import partial
 
-import aiohttp
 import pytest
-from tests.support.pushes import NEVER_S, PB, health, loopback_config, post, protobuf, request
+from tests.support.pushes import NEVER_S, PB, get, health, loopback_config, post, protobuf, request
 from tests.support.pushes import running as running_fleet
 from tests.support.waiting import PATIENCE_S, until_async
 
@@ -21,11 +20,6 @@ from ingero.transport.otlp.client import ClientOptions
 from ingero.transport.threshold_poll import ThresholdPoll
 
 running = partial(running_fleet, tick_s=NEVER_S)  # no tick comes between two pushes
-
-
-async def get(url: str, **options: object) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session, session.get(url, **options) as reply:
-        return reply.status, await reply.text()
 
 
 async def fill(fleet: FleetService, scores: dict[str, float]) -> None:

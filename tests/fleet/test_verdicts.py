@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.verdict_pushes import START_S, own_time_push, verdicts_of_a_job
+from tests.support.verdict_pushes import (
+    RATES,
+    START_S,
+    collectives,
+    collectives_cache,
+    own_time_push,
+    verdicts_of_a_job,
+)
 
 from ingero.config.rates import parse_rates
 from ingero.contract import names
-from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.exposition import render
 from ingero.contract.fleet_api import RankCounts
 from ingero.contract.measurements.collectives import encode_collectives
@@ -32,8 +38,6 @@ from ingero.core.verdict.policy import VerdictPolicy
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictService
 
-RATES = "currency_name: USD\ncurrency_symbol: $\nfallback_rate: 2.0\nproviders: {onprem: {X: 1}}\n"
-
 
 def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> None:
     service = VerdictService(parse_rates(RATES, "rates"))
@@ -49,48 +53,6 @@ def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> 
     assert record.event_name == names.VERDICT_EVENT
     assert record.body is not None
     assert json.loads(record.body.string_value or "")["node"] == "n5"
-
-
-def collectives(
-    second: int, slow: int | None, rng: np.random.Generator, is_host: bool
-) -> list[CollectiveRecord]:
-    """Return one second of a job of eight ranks, TP 2 x DP 4.
-
-    It has four steps, each with two TP all-reduces and one over DP. A rank is slow from second 110.
-    """
-    records = []
-    longer_ms = 0 if slow is None else 95 * (second - 110)  # steps of the slow period
-    clock = np.full(8, (920 * second + longer_ms) * 1_000_000)
-    for step in range(second * 4, second * 4 + 4):
-        for turn in range(3):
-            groups = (
-                [[r, r + 1] for r in range(0, 8, 2)] if turn < 2 else [[0, 2, 4, 6], [1, 3, 5, 7]]
-            )
-            own = 75_000_000 * np.exp(rng.normal(0, 0.005, 8))
-            if slow is not None:
-                own[slow] *= 1.1
-            before, arrival = clock.copy(), clock + own.astype(np.int64)
-            for number, group in enumerate(groups):
-                end = arrival[group].max() + 1_000_000
-                for place, rank in enumerate(group):
-                    enqueued = (
-                        arrival[rank] if is_host and rank == slow else before[rank] + 15_000_000
-                    )
-                    records.append(
-                        CollectiveRecord(
-                            job="j", node=f"n{rank // 2}", global_rank=rank,
-                            comm=100 * (turn == 2) + number,
-                            seq=step if turn == 2 else 2 * step + turn, op="AllReduce",
-                            rank=place, nranks=len(group),
-                            peer=None, datatype="float32", reduce_op="sum",
-                            size_bytes=4096, stream=None,
-                            start_ns=int(enqueued), end_ns=int(end),
-                            gpu_duration_ns=int(end - arrival[rank]),
-                            source=CollectiveSource.PLUGIN,
-                        )
-                    )  # fmt: skip
-                    clock[rank] = end
-    return records
 
 
 @pytest.mark.parametrize(
@@ -117,18 +79,6 @@ def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(
     service.tick(START_S + 200)
     # not measured any more
     assert "ingero_collective_lateness_ms{" not in render(verdict_families(service)).decode()
-
-
-_SECONDS: dict[int, list[CollectiveRecord]] = {}
-
-
-def collectives_cache(
-    second: int, slow: int | None, rng: np.random.Generator, is_host: bool, node: int
-) -> list[CollectiveRecord]:
-    if node == 0:
-        _SECONDS.clear()
-        _SECONDS[second] = collectives(second, slow, rng, is_host)
-    return [record for record in _SECONDS[second] if record.node == f"n{node}"]
 
 
 def test_collectives_survive_the_wire() -> None:

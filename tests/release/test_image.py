@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from release.image import EXTRAS, build, import_base, prepare
 from release.wheels import build_wheel
-from tests.test_quickstarts import commands
+from tests.support.quickstarts import commands
 
 pytestmark = [
     pytest.mark.e2e,

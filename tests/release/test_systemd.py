@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from release.packages import build_packages, nfpm
 from release.wheels import build_wheel
-from tests.test_quickstarts import commands
+from tests.support.quickstarts import commands
 
 pytestmark = [
     pytest.mark.e2e,

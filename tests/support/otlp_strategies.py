@@ -6,6 +6,8 @@ from typing import get_args, get_origin, get_type_hints
 import msgspec
 from hypothesis import strategies as st
 
+from ingero.contract.collective import CollectiveSource
+from ingero.contract.measurements.own_time import OwnTime
 from ingero.contract.names import CAUSAL_CHAIN_ID as CHAIN
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
@@ -222,3 +224,18 @@ COMMON: dict[str, st.SearchStrategy[tuple[Signal, bytes]]] = {
     "logs": st.lists(_records, max_size=3).map(_logs),
     "spans": st.lists(_spans, max_size=3).map(_traces),
 }
+
+
+milliseconds = st.integers(0, 10**9).map(lambda us: us / 1000)
+
+
+own_times = st.builds(
+    OwnTime,
+    step=st.none() | st.integers(0, 2**63 - 1),
+    count=st.integers(1, 1000),
+    own_ms=milliseconds,
+    idle_ms=milliseconds | st.just(math.nan),
+    span_ms=milliseconds | st.just(math.nan),
+    end_ns=st.integers(0, 2**62),
+    source=st.none() | st.sampled_from(CollectiveSource),
+)

@@ -127,3 +127,8 @@ async def running(*, tick_s: float = TICK_S, **changes: Any) -> AsyncIterator[Fl
         yield service
     finally:
         await service.stop()
+
+
+async def get(url: str, **options: object) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url, **options) as reply:
+        return reply.status, await reply.text()

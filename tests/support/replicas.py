@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import numpy as np
 from tests.support.memory_log import MemoryLog
 from tests.support.pushes import health, loopback_config
+from tests.support.verdict_pushes import own_time_push
 
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.verdict import Verdict
 from ingero.fleet.app import FleetService
 from ingero.fleet.replicas.replica import FLUSH_S, Replica
 
@@ -94,3 +97,30 @@ class Replicas:
     def digests(self) -> set[bytes]:
         """Return the digests of all replicas: one where they are equal."""
         return {self.replica(name).shared.digest() for name in self.services}
+
+
+NODES = 8
+SLOW_FROM = 50  # seconds after the start of the world
+
+
+def push_scores(world: Replicas, second: int = 0) -> None:
+    """Every node pushes, each time to another replica."""
+    names = sorted(world.services)
+    for node in range(NODES):
+        world.score(names[(node + second) % len(names)], f"n{node}", 0.9 + node / 1000)
+
+
+async def run_job(world: Replicas, seconds: int, slow: bool = True) -> list[tuple[str, Verdict]]:
+    """Push scores and own times in turns to all replicas; rank 5 becomes slow after a while."""
+    for _ in range(seconds):
+        second = round(world.now_s - START_S)
+        rng = np.random.default_rng(second)
+        names = sorted(world.services)
+        push_scores(world, second)
+        for rank in range(NODES):
+            factor = 1.2 if slow and rank == 5 and second >= SLOW_FROM else 1.0
+            own = 500 * factor * float(np.exp(rng.normal(0, 0.005)))
+            request = own_time_push(f"n{rank}", rank, second, own)
+            world.push(names[(rank + second) % len(names)], request, "train")
+        await world.seconds(1)
+    return world.replica(sorted(world.services)[0]).shared.judgement.verdicts.current()

@@ -5,23 +5,11 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.otlp_strategies import own_times
 
 from ingero.contract import names
-from ingero.contract.collective import CollectiveSource
 from ingero.contract.measurements.own_time import OwnTime, decode_own_time, encode_own_times
 from ingero.contract.otlp.values import NumberPoint, attributes
-
-milliseconds = st.integers(0, 10**9).map(lambda us: us / 1000)
-own_times = st.builds(
-    OwnTime,
-    step=st.none() | st.integers(0, 2**63 - 1),
-    count=st.integers(1, 1000),
-    own_ms=milliseconds,
-    idle_ms=milliseconds | st.just(math.nan),
-    span_ms=milliseconds | st.just(math.nan),
-    end_ns=st.integers(0, 2**62),
-    source=st.none() | st.sampled_from(CollectiveSource),
-)
 
 
 @given(st.lists(own_times, max_size=4))

@@ -5,8 +5,8 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contract.measurements.test_own_time import own_times
 from tests.support.compiled import needs_codecs
+from tests.support.otlp_strategies import own_times
 from tests.support.own_times import as_measured, encode_reports, rank_push
 
 from ingero.contract import names

@@ -4,25 +4,16 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.alerts import NOW_S, SLOW, changed
 
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.alerts.alert import Message, MessageKind, alert_of
 from ingero.core.alerts.decisions import GRACE_S, AlertDecisions, OpenAlert
 from ingero.core.alerts.queue import KEPT_KEYS, MAX_WAITING, AlertQueue
 
-NOW_S = 1_700_000_000.0
-SLOW = Verdict(
-    episode="e1", state=VerdictState.STRAGGLER, node="n5", rank=5, job="j", loss=0.091,
-    cause_class=CauseClass.HOST, usd_per_hour=12.5, since=NOW_S, evidence="20% slower",
-    cause="its CPU quota", next_step="raise the quota",
-)  # fmt: skip
 EVENT = msgspec.structs.replace(
     SLOW, episode="f1", state=VerdictState.FLEET_EVENT, node="", rank=None
 )
-
-
-def changed(verdict: Verdict = SLOW, **fields: object) -> Verdict:
-    return msgspec.structs.replace(verdict, **fields)
 
 
 def kinds(messages: list[Message]) -> list[tuple[str, str]]:

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.blame.test_link_rules import STEPS
-from tests.core.blame.test_links_and_roles import NAMES, Row, call, columns
-from tests.core.blame.test_table_rules import NOT_KNOWN, blamed, lateness, steps_of, suspect
+from tests.support.blame_tables import NOT_KNOWN, blamed, lateness, steps_of, suspect
+from tests.support.link_rows import NAMES, Row, call, columns
 
 from ingero.core.blame.record_fixes import Fixer, pace_of
 from ingero.core.blame.recorded.lateness import _placed_rows, measure_lateness
@@ -16,6 +15,8 @@ from ingero.core.blame.recorded.spells import _core, _levels, _stands_out
 from ingero.core.blame.records import _most
 from ingero.core.blame.roles import find_roles
 from ingero.core.collectives.columns import Recorder, from_columns
+
+STEPS = 240
 
 
 def by_step(own: Any, *workers: int) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.core.blame.test_fixes import columns as quiet_job
 from tests.core.blame.test_fixes import fixer
-from tests.core.blame.test_links_and_roles import call, columns, links, roles
+from tests.support.link_rows import call, columns, links, roles
 
 from ingero.core.blame import steps as by_steps
 from ingero.core.blame import suspects

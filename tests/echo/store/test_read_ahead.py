@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.storage.events.test_store import gauge, metrics
+from tests.support.echo_samples import gauge, metrics
 
 from ingero.echo.store.read_ahead import ReadAhead
 from ingero.errors import StoreDamaged

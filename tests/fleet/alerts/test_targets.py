@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
-from tests.core.alerts.test_alerts import NOW_S, SLOW, changed
 from tests.support.alert_sink import AlertSink, alert_sink
+from tests.support.alerts import NOW_S, SLOW, changed
 from tests.support.episode_world import EpisodeWorld
 from tests.support.peers import debian_command, free_port
 from tests.support.pushes import NEVER_S, loopback_config, running

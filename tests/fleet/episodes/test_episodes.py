@@ -14,11 +14,10 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fleet.test_verdicts import collectives_cache
 from tests.support.episode_world import EpisodeWorld
 from tests.support.pushes import NEVER_S, running
 from tests.support.tokens import private
-from tests.support.verdict_pushes import START_S
+from tests.support.verdict_pushes import START_S, collectives_cache
 
 from ingero.cli.commands.replay import command
 from ingero.contract.exposition import render

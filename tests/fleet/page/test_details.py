@@ -4,7 +4,7 @@ import json
 import time
 
 import aiohttp
-from tests.fleet.page.test_live import ALL, running
+from tests.support.live_page import ALL, running
 from tests.support.pushes import health
 from tests.support.verdict_pushes import own_time_push
 

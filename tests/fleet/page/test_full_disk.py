@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fleet.page.test_live import _slow_rank, advance, put, watching
+from tests.support.live_page import advance, put, slow_rank, watching
 from tests.support.pushes import NEVER_S, running
 from tests.support.small_disk import mounted, remount
 
@@ -47,7 +47,7 @@ async def test_the_page_shows_episodes_that_the_disk_cannot_take(
         with caplog.at_level(logging.ERROR):
             async with watching(fleet, "?cluster_id=c&job_id=j") as reader:
                 await reader.tick()
-                seen = await _slow_rank(fleet, reader)
+                seen = await slow_rank(fleet, reader)
                 for _ in range(3):
                     await fleet.judgement.settle()
                 advance(fleet)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 
-from tests.fleet.page.test_live import advance, put, running, watching
+from tests.support.live_page import advance, put, running, watching
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.live import LiveDelta, LiveSnapshot, apply_delta

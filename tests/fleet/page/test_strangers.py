@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.fleet.page.test_live import ALL, advance, put, running
+from tests.support.live_page import ALL, advance, put, running
 from tests.support.pushes import health
 from tests.support.verdict_pushes import own_time_push
 from tests.support.waiting import PATIENCE_S

@@ -3,39 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tests.support.pushes import health
-from tests.support.replicas import START_S, Replicas
+from tests.support.replicas import NODES, Replicas, push_scores, run_job
 from tests.support.verdict_pushes import own_time_push
 
-from ingero.contract.verdict import Verdict
-
-NODES = 8
-SLOW_FROM = 50  # seconds after the start of the world
 QUICK: dict[str, Any] = {"processors": {"ingero": {"verdict": {"warmup_samples": 20}}}}
-
-
-def push_scores(world: Replicas, second: int = 0) -> None:
-    """Every node pushes, each time to another replica."""
-    names = sorted(world.services)
-    for node in range(NODES):
-        world.score(names[(node + second) % len(names)], f"n{node}", 0.9 + node / 1000)
-
-
-async def run_job(world: Replicas, seconds: int, slow: bool = True) -> list[tuple[str, Verdict]]:
-    """Push scores and own times in turns to all replicas; rank 5 becomes slow after a while."""
-    for _ in range(seconds):
-        second = round(world.now_s - START_S)
-        rng = np.random.default_rng(second)
-        names = sorted(world.services)
-        push_scores(world, second)
-        for rank in range(NODES):
-            factor = 1.2 if slow and rank == 5 and second >= SLOW_FROM else 1.0
-            own = 500 * factor * float(np.exp(rng.normal(0, 0.005)))
-            request = own_time_push(f"n{rank}", rank, second, own)
-            world.push(names[(rank + second) % len(names)], request, "train")
-        await world.seconds(1)
-    return world.replica(sorted(world.services)[0]).shared.judgement.verdicts.current()
 
 
 async def test_replicas_agree_on_scores_that_each_received_a_part_of() -> None:

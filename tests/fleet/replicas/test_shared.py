@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.fleet.replicas.test_replicas import push_scores, run_job
 from tests.support.alert_sink import alert_sink
 from tests.support.pushes import loopback_config
-from tests.support.replicas import Replicas
+from tests.support.replicas import Replicas, push_scores, run_job
 
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.values import LogsRequest

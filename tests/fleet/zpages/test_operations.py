@@ -1,8 +1,7 @@
 """The times of Fleet's own operations, and the page that shows them."""
 
 import pytest
-from tests.fleet.test_api import get
-from tests.support.pushes import PB, post, protobuf, running
+from tests.support.pushes import PB, get, post, protobuf, running
 
 from ingero.fleet.zpages.operations import KEPT, MAX_OPERATIONS, Operation, Operations, Sample
 

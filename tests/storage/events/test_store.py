@@ -6,6 +6,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from tests.support.echo_samples import START_NS, gauge, metrics
 from tests.support.stores import meta, only_files, open_test_store, writing
 
 from ingero.contract import names
@@ -16,7 +17,6 @@ from ingero.errors import StoreError
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
 
-START_NS = 1_763_168_400_000_000_000
 START_US = START_NS // 1000
 MIB = 1 << 20
 
@@ -76,30 +76,6 @@ def test_memory_of_loaded_blocks_is_freed_and_only_the_memory_limit_may_change(
     with pytest.raises(duckdb.InvalidInputException, match="configuration has been locked"):
         store.cursor().execute("SET threads = 2")
     store.close()
-
-
-def metrics(*metric: otlp.Metric, **resource: otlp.Plain) -> bytes:
-    who = otlp.Resource(
-        attributes=otlp.attributes({"ingero.node.id": "n1", "ingero.cluster.id": "c1", **resource})
-    )
-    scope = otlp.ScopeMetrics(metrics=metric)
-    return encode_protobuf(
-        otlp.MetricsRequest(
-            resource_metrics=(otlp.ResourceMetrics(resource=who, scope_metrics=(scope,)),)
-        )
-    )
-
-
-def gauge(name: str, *values: float, step_ns: int = 10**9, **attributes: otlp.Plain) -> otlp.Metric:
-    points = tuple(
-        otlp.NumberPoint(
-            time_unix_nano=START_NS + i * step_ns,
-            as_double=value,
-            attributes=otlp.attributes(attributes),
-        )
-        for i, value in enumerate(values)
-    )
-    return otlp.Metric(name=name, gauge=otlp.Gauge(data_points=points))
 
 
 def event(name: str, body: otlp.Plain, **attributes: otlp.Plain) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.blame.test_table_rules import blamed, lateness, spell
+from tests.support.blame_tables import blamed, lateness, spell
 from tests.support.other_shapes import context_ring
 from tests.support.simulated_job import Noise, simulate
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.blame.test_table_rules import lateness, spell, steps_of
+from tests.support.blame_tables import lateness, spell, steps_of
 
 from ingero.core.blame.record_steps import _own_by_waiting, _sums, _typical
 from ingero.core.blame.recorded.gpu_bound import find_gpu_bound

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.blame.test_links_and_roles import OPS, Row, call, columns
-from tests.core.blame.test_table_rules import lateness, steps_of
+from tests.support.blame_tables import lateness, steps_of
+from tests.support.link_rows import OPS, Row, call, columns
 from tests.support.shared_job import shared_job
 
 from ingero.contract.verdict import CauseClass

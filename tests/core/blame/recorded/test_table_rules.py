@@ -1,16 +1,15 @@
 """Rules of recorded jobs by hand: spells, charges, lateness, shares of a loss and own time."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.blame_tables import NOT_KNOWN, blamed, lateness, spell, steps_of
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.recorded.blamed import (
-    Blamed,
     _shared,
     _usual_charge,
     _without_side_effects,
@@ -25,7 +24,6 @@ from ingero.core.blame.recorded.charges import (
     classify_lateness,
 )
 from ingero.core.blame.recorded.lateness import (
-    Lateness,
     _found_again,
     _products,
     as_own_time,
@@ -34,32 +32,6 @@ from ingero.core.blame.recorded.lateness import (
 )
 from ingero.core.blame.recorded.loss import Loss
 from ingero.core.blame.recorded.replays import cluster_spells
-from ingero.core.blame.recorded.spells import (
-    Spell,
-)
-from ingero.core.blame.suspects import (
-    Suspect,
-    WorkerSteps,
-)
-
-NOT_KNOWN = math.nan
-
-
-def suspect(worker: int = 0, **given: Any) -> Suspect:
-    fields: dict[str, Any] = {
-        "excess": 0.1, "error": 0.01, "excess_s": 0.2, "confidence": 0.9, "named_share": 1.0,
-        "stall_period": None, "stalls": (), "peers": 3,
-    }  # fmt: skip
-    return Suspect(worker=worker, **{**fields, **given})
-
-
-def spell(begin: int, end: int, worker: int = 0, **given: Any) -> Spell:
-    return Spell(suspect(worker, **given), begin, end)
-
-
-def blamed(begin: int, end: int, charge_s: float, worker: int = 0) -> Blamed:
-    loss = Loss(1.0, 0.9, 0.1, 0.01)
-    return Blamed(spell(begin, end, worker), CauseClass.COMPUTE, charge_s, loss)
 
 
 @pytest.mark.parametrize(
@@ -122,18 +94,6 @@ def test_spells_of_one_time_are_replayed_together() -> None:
     one, two, three = spell(0, 10, 1, excess=0.1), spell(9, 20, 2, excess=0.3), spell(20, 30, 3)
     assert cluster_spells([three, one, two]) == [[two, one], [three]]
     assert cluster_spells([]) == []
-
-
-def lateness(start: Any, *, carried: float = 0.0, group: Any = None, **given: Any) -> Lateness:
-    """Return lateness as [worker, step, place]."""
-    start = np.array(start, float)
-    tables = {
-        "enqueue_s": np.zeros_like(start), "advance_s": start, "idle_s": np.ones_like(start),
-        "is_pair": np.zeros((len(start), start.shape[2]), bool),
-        "comm": np.zeros((len(start), start.shape[2]), np.int64), **given,
-    }  # fmt: skip
-    new_s = np.nan_to_num(start).max(axis=2)
-    return Lateness(start_s=start, new_s=new_s, carried=carried, group=group, **tables)
 
 
 # The first of three ranks is late by 3 and 4 at the two places of a step, the others by 1 and 2.
@@ -359,15 +319,6 @@ def test_groups_with_a_little_overlap_may_have_none(carried: float) -> None:
         assert found.new_s.tolist() == [[7.0], [3.0], [1.5]]
         assert (found.carried, found.overlaps_in_groups) == (0.0, False)
     assert late.overlaps_in_groups
-
-
-def steps_of(own: Any, period: Any, cohort: Sequence[int] | None = None) -> WorkerSteps:
-    own = np.array(own, float)
-    return WorkerSteps(
-        own, np.array(period, float),
-        np.array([0] * len(own) if cohort is None else cohort, np.intp),
-        tuple(range(own.shape[1])),
-    )  # fmt: skip
 
 
 def test_own_time_of_late_ranks_is_the_usual_step_and_at_least_a_tenth() -> None:

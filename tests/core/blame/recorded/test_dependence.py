@@ -1,9 +1,8 @@
 """What ranks wait for, by hand: queues of a stream, scatter, and gaps between calls."""
 
-from typing import Any
-
 import numpy as np
 import pytest
+from tests.support.blame_tables import step_calls
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.recorded.at_most import _are_over, _excess
@@ -18,16 +17,6 @@ from ingero.core.blame.recorded.dependence import (
 from ingero.core.blame.recorded.step_calls import StepCalls
 
 NAN = float("nan")
-
-
-def step_calls(start: Any, end: Any, **given: Any) -> StepCalls:
-    """Return calls as [worker, step, place] that all workers share, on a stream for each place."""
-    start, end = np.array(start, float), np.array(end, float)
-    workers, _, places = start.shape
-    shared = np.tile(np.arange(places), (workers, 1))
-    usual = {"enqueue": start, "wait": np.zeros_like(start), "slot": shared, "stream": shared}
-    tables: dict[str, Any] = {**usual, **given}
-    return StepCalls(start=start, end=end, **tables)
 
 
 def test_spoilt_times_are_cut_and_unknown_ones_do_not_scatter() -> None:

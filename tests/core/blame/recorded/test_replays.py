@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.core.blame.test_table_rules import spell
+from tests.support.blame_tables import spell
 
 from ingero.core.blame.recorded import replays
 from ingero.core.blame.recorded.replays import charge_by_replay

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.blame.test_table_rules import spell
+from tests.support.blame_tables import spell
 from tests.support.job_shapes import ddp
 from tests.support.simulated_job import Fault, simulate
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.blame.test_table_rules import lateness, spell
+from tests.support.blame_tables import lateness, spell
 
 from ingero.core.blame.recorded import compared
 from ingero.core.blame.recorded.compared import compare_ranks

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.blame.test_dependence import step_calls
+from tests.support.blame_tables import step_calls
 
 from ingero.core.blame.recorded.step_calls import (
     FLAG,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.core.blame.test_dependence import step_calls
+from tests.support.blame_tables import step_calls
 from tests.support.more_shapes import draw_more
 from tests.support.simulated_job import Fault, simulate
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.core.blame.test_table_rules import spell, suspect
+from tests.support.blame_tables import spell, suspect
 
 from ingero.core.blame.recorded import spells
 from ingero.core.blame.recorded.spells import Spell, _excess, _heavy_part, find_spells
