@@ -212,6 +212,15 @@ def test_exempted_lines_say_why() -> None:
     assert offenders == []
 
 
+def test_tests_share_in_support_not_with_each_other() -> None:
+    offenders = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        if re.search(r"^from tests[\w.]*\.test_\w+ import", path.read_text(), re.MULTILINE)
+    ]
+    assert offenders == []
+
+
 def test_f158_decisions_need_the_standard_library_and_a_short_list() -> None:
     """`core` and `contract` need nothing but Python and these four packages."""
     allowed = {*sys.stdlib_module_names, "ingero", "numpy", "msgspec", "google", "opentelemetry"}

@@ -1,5 +1,7 @@
 """A small fleet for the verdict engine: log own times in, verdicts out, on a hand-driven clock."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ingero.contract.verdict import Verdict, VerdictState
@@ -83,3 +85,50 @@ def blamed(found: list[tuple[int, Verdict]]) -> set[int | None]:
 
 def states(found: list[tuple[int, Verdict]], rank: int) -> list[str]:
     return [str(verdict.state) for _, verdict in found if verdict.rank == rank]
+
+
+Labels = Callable[[int], dict[str, object]]
+
+
+def steady(seconds: int, ranks: int, seed: int = 0, common: float = 0.01) -> np.ndarray:
+    """Return noise of 1 % per rank around a common mode that wanders slowly."""
+    rng = np.random.default_rng(seed)
+    wander = np.zeros(seconds)
+    for second in range(1, seconds):
+        wander[second] = 0.99 * wander[second - 1] + rng.normal(0, common * np.sqrt(1 - 0.99**2))
+    return rng.normal(0, 0.01, (seconds, ranks)) + wander[:, None]
+
+
+def run_labelled(
+    log_own: np.ndarray,
+    labels: Labels = lambda rank: {},
+    *,
+    step_s: int = 1,
+    behind_s: dict[int, int] | None = None,
+) -> list[tuple[int, Verdict]]:
+    """Feed one step every `step_s` seconds; reports of some ranks arrive `behind_s` later."""
+    engine, ranks = VerdictEngine(), log_own.shape[1]
+    members = np.array(
+        [
+            engine.register(member(r, usd_per_gpu_hour=1.0, **labels(r)), START_S)
+            for r in range(ranks)
+        ]
+    )
+    own, span = np.exp(log_own) * step_s, span_of(log_own) * step_s
+    delay = np.array([(behind_s or {}).get(rank, 0) for rank in range(ranks)])
+    found = []
+    for second in range(len(log_own) * step_s):
+        for late in np.unique(delay).tolist():
+            step, rest = divmod(second - late, step_s)
+            if rest == step_s - 1 and step >= 0:
+                who = np.flatnonzero(delay == late)
+                batch = make_batch(
+                    members[who], own[step, who], np.full(len(who), step), span_s=span[step, who]
+                )
+                engine.observe(batch, START_S + second)
+        found += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    return found
+
+
+def events(found: list[tuple[int, Verdict]]) -> list[Verdict]:
+    return [v for _, v in found if v.state is VerdictState.FLEET_EVENT]

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.recorded_jobs import Job, record
+from tests.support.quiet_job import fixer, quiet_job
 
 from ingero.core.blame.record_fixes import Fixer, pace_of
 from ingero.core.blame.record_steps import measure_steps
 from ingero.core.blame.suspects import Suspect, WorkerSteps
-from ingero.core.collectives.columns import Collectives, from_records
 
 MS = 1e-3
 
@@ -18,20 +17,10 @@ def suspect(worker: int) -> Suspect:
     return Suspect(worker, 0.1, 0.01, 1 * MS, 0.9, 1.0, None, (), 7)
 
 
-def columns(steps: int = 12, **slow: float) -> Collectives:
-    """Return a quiet job of eight ranks; a micro-batch takes 5 ms, and a step has two."""
-    gpus = {int(rank.removeprefix("rank")): share for rank, share in slow.items()}
-    return from_records(record(Job(noise=0.0, chronic=0.0, steps=steps, slow_gpu=gpus)))
-
-
-def fixer(rows: Collectives, exact_ends: bool = True) -> Fixer:
-    return Fixer(rows, measure_steps(rows, exact_ends), exact_ends)
-
-
 @pytest.mark.parametrize("exact_ends", [True, False])
 def test_a_fix_saves_until_the_next_rank_holds_the_job(exact_ends: bool) -> None:
     """Ranks 2 and 5 add 3 ms and 2 ms to each step; both at once cost what one costs."""
-    found = fixer(columns(rank2=0.3, rank5=0.2), exact_ends)
+    found = fixer(quiet_job(rank2=0.3, rank5=0.2), exact_ends)
     assert found.can_replay == exact_ends
     two, five = suspect(2), suspect(5)
     assert found.saved([]) == 0.0
@@ -46,7 +35,7 @@ def test_a_suspect_whose_fix_saves_less_than_a_twelfth_is_not_needed(
     share: float, is_needed: bool
 ) -> None:
     """8 % of 3 ms are 0.24 ms, which is 0.024 of the compute of a step."""
-    found = fixer(columns(rank2=0.3, rank5=share))
+    found = fixer(quiet_job(rank2=0.3, rank5=share))
     both = [suspect(2), suspect(5)]
     assert found.needed(both) == both[: 1 + is_needed]
     assert found.needed(both[:1]) == both[:1]
@@ -54,7 +43,7 @@ def test_a_suspect_whose_fix_saves_less_than_a_twelfth_is_not_needed(
 
 
 def test_suspects_that_save_nothing_leave_the_first_one() -> None:
-    found = fixer(columns())
+    found = fixer(quiet_job())
     assert found.needed([suspect(2), suspect(5)]) in ([suspect(2), suspect(5)], [suspect(2)])
 
 
@@ -63,7 +52,7 @@ def test_waits_are_replayed_only_if_nearly_all_collectives_are_complete(
     lost: int, can_replay: bool
 ) -> None:
     """Of 320 rows, two percent may be in collectives that lack a member."""
-    rows = columns(steps=20)
+    rows = quiet_job(steps=20)
     assert len(rows) in range(300, 600)
     wide = np.flatnonzero((rows.who == 3) & (rows.nranks == 4))[5 : 5 + lost]
     found = fixer(rows.take(np.delete(np.arange(len(rows)), wide)))
@@ -71,7 +60,7 @@ def test_waits_are_replayed_only_if_nearly_all_collectives_are_complete(
 
 
 def test_a_rank_whose_records_begin_late_does_not_prevent_a_replay() -> None:
-    rows = columns(steps=24, rank2=0.3)
+    rows = quiet_job(steps=24, rank2=0.3)
     late = (rows.who == 5) & (rows.end_ns < np.median(rows.end_ns))
     found = fixer(rows.take(~late))
     assert found.can_replay
@@ -92,7 +81,7 @@ def test_the_pace_is_the_median_of_the_others_of_a_role() -> None:
 
 
 def test_without_times_of_entry_the_largest_own_time_paces_a_step() -> None:
-    rows = columns(steps=6)
+    rows = quiet_job(steps=6)
     steps = measure_steps(rows, False)
     own = np.ones_like(steps.workers.own_s)
     own[2], own[5] = 4.0, 3.0

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.blame.test_fixes import columns as quiet_job
-from tests.core.blame.test_fixes import fixer
 from tests.support.link_rows import call, columns, links, roles
+from tests.support.quiet_job import fixer, quiet_job
 
 from ingero.core.blame import steps as by_steps
 from ingero.core.blame import suspects

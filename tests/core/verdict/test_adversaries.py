@@ -5,15 +5,17 @@ The worlds of `test_job_events` are the others of this kind.
 
 import numpy as np
 import pytest
-from tests.core.verdict.test_job_events import events, run_labelled, steady
 from tests.support.verdict_world import (
     START_S,
     advance_of,
     blamed,
+    events,
     member,
     run,
+    run_labelled,
     span_of,
     states,
+    steady,
 )
 
 from ingero.contract.verdict import CauseClass, VerdictState

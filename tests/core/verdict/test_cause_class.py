@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.core.verdict.test_verdict_words import world
+from tests.support.verdict_tables import world
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.verdict.cause_class import _class_by_lateness

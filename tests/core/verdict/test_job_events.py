@@ -3,68 +3,18 @@
 Each test is a world in which a single rank would be the wrong answer, or not the whole one.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from tests.support.verdict_world import (
-    START_S,
     blamed,
-    member,
+    events,
     noise,
     run,
-    span_of,
+    run_labelled,
+    steady,
 )
 
-from ingero.contract.verdict import CauseClass, Verdict, VerdictState
-from ingero.core.verdict.engine import VerdictEngine
-from ingero.core.verdict.own_times import make_batch
-
-Labels = Callable[[int], dict[str, object]]
-
-
-def steady(seconds: int, ranks: int, seed: int = 0, common: float = 0.01) -> np.ndarray:
-    """Return noise of 1 % per rank around a common mode that wanders slowly."""
-    rng = np.random.default_rng(seed)
-    wander = np.zeros(seconds)
-    for second in range(1, seconds):
-        wander[second] = 0.99 * wander[second - 1] + rng.normal(0, common * np.sqrt(1 - 0.99**2))
-    return rng.normal(0, 0.01, (seconds, ranks)) + wander[:, None]
-
-
-def run_labelled(
-    log_own: np.ndarray,
-    labels: Labels = lambda rank: {},
-    *,
-    step_s: int = 1,
-    behind_s: dict[int, int] | None = None,
-) -> list[tuple[int, Verdict]]:
-    """Feed one step every `step_s` seconds; reports of some ranks arrive `behind_s` later."""
-    engine, ranks = VerdictEngine(), log_own.shape[1]
-    members = np.array(
-        [
-            engine.register(member(r, usd_per_gpu_hour=1.0, **labels(r)), START_S)
-            for r in range(ranks)
-        ]
-    )
-    own, span = np.exp(log_own) * step_s, span_of(log_own) * step_s
-    delay = np.array([(behind_s or {}).get(rank, 0) for rank in range(ranks)])
-    found = []
-    for second in range(len(log_own) * step_s):
-        for late in np.unique(delay).tolist():
-            step, rest = divmod(second - late, step_s)
-            if rest == step_s - 1 and step >= 0:
-                who = np.flatnonzero(delay == late)
-                batch = make_batch(
-                    members[who], own[step, who], np.full(len(who), step), span_s=span[step, who]
-                )
-                engine.observe(batch, START_S + second)
-        found += [(second, verdict) for verdict in engine.tick(START_S + second)]
-    return found
-
-
-def events(found: list[tuple[int, Verdict]]) -> list[Verdict]:
-    return [v for _, v in found if v.state is VerdictState.FLEET_EVENT]
+from ingero.contract.verdict import CauseClass, VerdictState
 
 
 def test_a_job_that_is_five_percent_slower_as_a_whole_is_one_event_with_its_loss() -> None:

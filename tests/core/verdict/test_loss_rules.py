@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.verdict.test_job_steps import with_steps
-from tests.core.verdict.test_verdict_words import CALM, PEERS, POLICY, world
+from tests.support.step_tables import with_steps
+from tests.support.verdict_tables import CALM, PEERS, POLICY, world
 
 from ingero.core.verdict import loss
 from ingero.core.verdict.events.describe import _loss_of_cohort, _loss_since_high

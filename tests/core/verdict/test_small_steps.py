@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.verdict.test_job_steps import CALM, with_steps
+from tests.support.step_tables import CALM, with_steps
 from tests.support.verdict_tables import POLICY, world
 
 from ingero.core.verdict import baseline, residuals

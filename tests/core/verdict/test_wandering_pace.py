@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.core.verdict.test_job_steps import cohort_table
+from tests.support.step_tables import cohort_table
 from tests.support.verdict_tables import CALM, POLICY, world
 
 from ingero.core.verdict.episodes import Episodes
