@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_fleet_process import ANY, fleet
+from tests.support.fleet_process import ANY, fleet
 from tests.support.waiting import PATIENCE_S
 
 CONFIGS = Path(__file__).parents[2] / "configs"

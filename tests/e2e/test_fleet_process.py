@@ -1,92 +1,29 @@
 """`ingero-fleet` as a real process: start, signals, certificates, restart."""
 
-import contextlib
 import json
 import os
 import signal
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import trustme
+from tests.support.fleet_process import fleet, push
 from tests.support.pushes import protobuf
 from tests.support.waiting import PATIENCE_S, until
 
-from ingero.contract.names import PROTOBUF_TYPE
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.transport.otlp.server_grpc import PATHS
 
-ANY = (
-    "--grpc",
-    "0",
-    "--http",
-    "0",
-    "--agent",
-    "0",
-    "--admin",
-    "0",
-    "--health",
-    "0",
-    "--metrics",
-    "0",
-)
 pytestmark = pytest.mark.e2e
 
 FIRST, SECOND = "the-first-token-0123", "the-second-token-012"
-
-
-@contextlib.contextmanager
-def fleet(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    command = [
-        sys.executable,
-        "-m",
-        "ingero.cli.commands.services.fleet",
-        "--json",
-        *ANY,
-        *arguments,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.stderr.read() if process.stderr else ""
-        yield process, json.loads(line)["addresses"]
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def push(
-    address: str,
-    node: str,
-    score: float,
-    scheme: str = "http",
-    tls: ssl.SSLContext | None = None,
-    token: str = "",
-) -> tuple[int, Any]:
-    headers = {"Content-Type": PROTOBUF_TYPE} | (
-        {"Authorization": f"Bearer {token}"} if token else {}
-    )
-    request = urllib.request.Request(
-        f"{scheme}://{address}/v1/metrics?cluster_id=train",
-        protobuf(node, score, sent_ns=time.time_ns()),
-        headers,
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S, context=tls) as reply:
-            return reply.status, reply.headers
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.headers
 
 
 def test_quorum_over_real_pushes_then_killed_and_back_again() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from tests.e2e.test_fleet_process import ANY, push
+from tests.support.fleet_process import ANY, push
 from tests.support.pushes import protobuf
 from tests.support.waiting import PATIENCE_S
 
