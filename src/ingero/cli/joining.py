@@ -132,7 +132,7 @@ def _start_unit(files: MemberFiles, joined: Joined, config: Path) -> Iterator[st
 
 def leave_fleet(files: MemberFiles, joined: Joined, *, force: bool) -> Iterator[str]:
     """Leave, and yield what was done, line by line."""
-    yield _told(files, joined, force=force)
+    yield _tell_fleet(files, joined, force=force)
     if os.geteuid() == 0 and has_systemd():
         run_systemctl("disable", "--now", AGENT_UNIT, may_fail=True)
         if joined.unit is not None:
@@ -157,7 +157,7 @@ def _own_agent(node: str) -> int | None:
     return found.pid if found.node == node else None
 
 
-def _told(files: MemberFiles, joined: Joined, *, force: bool) -> str:
+def _tell_fleet(files: MemberFiles, joined: Joined, *, force: bool) -> str:
     """Tell Fleet, and return a line about it; raise AuthError unless forced."""
     try:
         was_known = end(files, joined)

@@ -23,7 +23,7 @@ def blame_inputs(inputs: Inputs) -> Answer:
     if inputs.steps:
         beside = [str(source) for source in CollectiveSource if inputs.records.get(source)]
         unused = f"present, but not used: {', '.join(beside)}" if beside else None
-        return _noted(blame_steps(inputs.steps[0][1]), inputs, unused)
+        return _with_notes(blame_steps(inputs.steps[0][1]), inputs, unused)
     timed = [source for source in CollectiveSource if inputs.records.get(source)]
     flight = CollectiveSource.FLIGHT_RECORDER
     if inputs.progress:
@@ -32,7 +32,7 @@ def blame_inputs(inputs: Inputs) -> Answer:
             list(inputs.progress.values()), inputs.groups, world, timed=flight in timed
         )
         if hang is not None:
-            return _noted(hang, inputs)
+            return _with_notes(hang, inputs)
     if timed:
         most = max(_coverage(inputs, source) for source in timed)
         # The enumeration is ordered, the best source first.
@@ -42,7 +42,7 @@ def blame_inputs(inputs: Inputs) -> Answer:
         answer = blame_records(
             columns, source not in inputs.inexact, str(source), inputs.world, labels
         )
-        return _noted(
+        return _with_notes(
             answer,
             inputs,
             *(_beside(inputs, other, most) for other in timed if other is not source),
@@ -51,7 +51,7 @@ def blame_inputs(inputs: Inputs) -> Answer:
         "nothing is stuck, and the dumps contain no GPU durations: "
         "run the job with TORCH_NCCL_ENABLE_TIMING=1"
     )
-    return _noted(Answer(source=str(flight), not_sure=why, gpus=inputs.world or 0), inputs)
+    return _with_notes(Answer(source=str(flight), not_sure=why, gpus=inputs.world or 0), inputs)
 
 
 def _coverage(inputs: Inputs, source: CollectiveSource) -> int:
@@ -67,7 +67,7 @@ def _beside(inputs: Inputs, source: CollectiveSource, most: int) -> str:
     )
 
 
-def _noted(answer: Answer, inputs: Inputs, *more: str | None) -> Answer:
+def _with_notes(answer: Answer, inputs: Inputs, *more: str | None) -> Answer:
     return replace(
         answer, notes=(*answer.notes, *(note for note in more if note), *inputs.problems)
     )

@@ -51,9 +51,8 @@ def parse_endpoint(
 ) -> Endpoint:
     """Parse an address; port 4317 without a path means gRPC, all else HTTP with JSON.
 
-    `protocol` overrides that choice.
-
-    A URL keeps its scheme; a bare `host:port` is https unless `insecure`.
+    `protocol` overrides that choice. A URL keeps its scheme; a bare `host:port` is https unless
+    `insecure`.
     """
     scheme, host, path = _split(text, insecure, OTLP_METRICS)
     port = urlsplit(f"//{host}").port

@@ -90,7 +90,7 @@ class _Watched:
         signals |= add_up_readings(self._of_gpu)
         profile = add_up(self.samples)
         before, last = self._collection, self.sampler.collection()
-        count = _heavy(before, last) if before and last else 0
+        count = _count_collections(before, last) if before and last else 0
         seconds = after.at_s - self._before.at_s
         runs = Collections(count=count, seconds=seconds, step_ms=step_ms, period=period)
         if last is not None:
@@ -164,6 +164,6 @@ def _sample(watched: Sequence[_Watched], stop: threading.Event, seconds: float) 
     return True
 
 
-def _heavy(before: GarbageCollection, after: GarbageCollection) -> int:
-    """Return the full collections; where there were none, all of them."""
+def _count_collections(before: GarbageCollection, after: GarbageCollection) -> int:
+    """Return how many full collections ran, or how many of any kind where none was full."""
     return after.full - before.full or after.collections - before.collections

@@ -144,7 +144,7 @@ class Reporter:
 
 
 def _shown(verdict: Verdict) -> tuple[str, str, str]:
-    """Return what a new log entry is worth: state, class and cause."""
+    """Return what is logged again when it changes: state, class and cause."""
     return verdict.state.value, verdict.cause_class.value, verdict.cause
 
 

@@ -37,7 +37,7 @@ def report_page(episode: Episode) -> str:
         _facts(episode),
         "<h2>Timeline (UTC)</h2>", _drawing(episode), _timeline(episode),
         "<h2>Why nobody else was blamed</h2>", _peers(episode),
-        "<h2>Who was told</h2>", _told(episode),
+        "<h2>Who was told</h2>", _alerts(episode),
         "<h2>Versions</h2>",
         f"<p>Written by ingero {_text(version('ingero'))}. "
         f"<code>ingero replay {_text(episode.episode)}</code> repeats the decision from the kept "
@@ -166,7 +166,7 @@ def _peers(episode: Episode) -> str:
     return _table(("node", "rank", "own time", "of the limit", "because"), rows)
 
 
-def _told(episode: Episode) -> str:
+def _alerts(episode: Episode) -> str:
     if not episode.alerts:
         return "<p>Nobody.</p>"
     rows = [

@@ -224,7 +224,7 @@ class CauseBook:
     def _look_at_network(
         self, cluster: str, verdict: Verdict, place: LinkPlace | None, now_s: float
     ) -> None:
-        """Look for the node that slows a job's links, and keep it; another link is looked at anew.
+        """Look for the node that slows a job's links, and keep it until another link is slow.
 
         What was found stays: counters are calm again before the episode is over.
         """

@@ -88,12 +88,12 @@ def _states(episode: Episode) -> Iterator[dict[str, Any]]:
     ends = [*times[1:], episode.ended or (times[-1] if times else 0.0)]
     for moment, end_s in zip(episode.verdicts, ends, strict=True):
         text = f"{who(moment.verdict)}: {moment.verdict.state}"
-        begin_us, args = moment.at * 1e6, _said(moment.verdict)
+        begin_us, args = moment.at * 1e6, _details(moment.verdict)
         yield _slice(text, _STATES, 0, begin_us, max(end_s * 1e6 - begin_us, 1.0), args)
         yield _instant(text, begin_us, moment.verdict.evidence)
 
 
-def _said(verdict: Verdict) -> dict[str, str]:
+def _details(verdict: Verdict) -> dict[str, str]:
     found = {
         "class": str(verdict.cause_class),
         "cause": verdict.cause,

@@ -48,7 +48,7 @@ class _Told:
     described_s: NDArray[np.float64]
 
     def follow(self, roster: Roster) -> None:
-        """Have a place for every row, and none for nodes that are gone."""
+        """Keep as many rows as the roster, and forget what was told about nodes that are gone."""
         if len(self.pushes) < len(roster.pushes):
             straggling = self.straggling
             self._grow(len(roster.pushes))

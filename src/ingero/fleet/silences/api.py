@@ -78,7 +78,7 @@ def silence_routes(
 async def _begun(silences: Silences, asked: SilenceRequest, share: Share | None) -> Silence:
     if share is None:
         return silences.put(asked, time.time())
-    silence = silences.accepted(asked, time.time())
+    silence = silences.accept(asked, time.time())
     await share(SilenceBegun(silence))
     return silence
 

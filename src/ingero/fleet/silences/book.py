@@ -40,11 +40,11 @@ class Silences:
 
     def put(self, asked: SilenceRequest, now_s: float) -> Silence:
         """Start a silence; raise StoreError for too many, or for a file that cannot be written."""
-        silence = self.accepted(asked, now_s)
+        silence = self.accept(asked, now_s)
         self.take(silence, now_s)
         return silence
 
-    def accepted(self, asked: SilenceRequest, now_s: float) -> Silence:
+    def accept(self, asked: SilenceRequest, now_s: float) -> Silence:
         """Return the silence that an operator asks for; raise StoreError for too many."""
         self.expire(now_s)
         if (asked.target, asked.cluster) not in self._kept and len(self._kept) >= MAX_SILENCES:

@@ -22,7 +22,7 @@ from ingero.storage.events.lake import catalogue as lake_catalogue
 from ingero.storage.events.lake import moving
 from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 from ingero.storage.events.lake.catalogue import Catalogue
-from ingero.storage.events.lake.connection import told
+from ingero.storage.events.lake.connection import describe_failure
 from ingero.storage.events.lake.identity import is_in_lake, mark_moved
 from ingero.storage.events.lake.store import LakeStore
 from ingero.storage.events.opening import open_store
@@ -98,7 +98,7 @@ def test_what_postgresql_refuses_is_told_with_what_to_do(
     ],
 )
 def test_what_failed_of_a_lake_is_told_in_one_sentence(error: str, said: str) -> None:
-    assert told(duckdb.Error(error)) == said
+    assert describe_failure(duckdb.Error(error)) == said
 
 
 def test_a_wrong_password_of_readers_is_told_without_the_password(

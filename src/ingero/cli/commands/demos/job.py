@@ -135,7 +135,7 @@ def _slow(cluster: "DemoCluster", run: JobDemo, say: Callable[[str], None]) -> N
     run.named_after_s = time.time() - at_s
     run.verdict = _verdict(named, run.rank)
     assert run.verdict is not None
-    for line in _told(run.verdict, run.named_after_s):
+    for line in _verdict_lines(run.verdict, run.named_after_s):
         say(line)
 
 
@@ -159,7 +159,7 @@ def _wait(cluster: "DemoCluster", run: JobDemo, condition: Callable[[Cluster], b
     raise Unavailable(f"the expected state was not reached within {TIMEOUT_S:g} s")
 
 
-def _told(verdict: Verdict, after_s: float) -> list[str]:
+def _verdict_lines(verdict: Verdict, after_s: float) -> list[str]:
     """Return the verdict as lines: who, where, why, what it costs, what to do."""
     price = verdict.usd_per_hour
     bound = "at most " if verdict.at_most else ""

@@ -67,7 +67,7 @@ def attach(
     return connection
 
 
-def told(error: duckdb.Error) -> str:
+def describe_failure(error: duckdb.Error) -> str:
     """Return in one sentence which engine of a lake failed, and what to look at."""
     line = _STATEMENT.sub("", " ".join(str(error).split()))
     status = _HTTP_STATUS.search(line)

@@ -11,7 +11,7 @@ import duckdb
 from ingero.errors import StoreError
 from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 from ingero.storage.events.lake.catalogue import Catalogue
-from ingero.storage.events.lake.connection import attach, close, told
+from ingero.storage.events.lake.connection import attach, close, describe_failure
 from ingero.storage.events.lake.identity import mark_moved, writer_identity
 from ingero.storage.events.lake.schema import migrate_lake
 from ingero.storage.events.numbering import REQUEST_COLUMNS, own_key, stored_from
@@ -68,7 +68,7 @@ def move_file(
             catalogue.check_kept()
             _commit(connection, file)
         except duckdb.Error as error:
-            raise StoreError(f"{file} was not moved: {told(error)}") from None
+            raise StoreError(f"{file} was not moved: {describe_failure(error)}") from None
         finally:
             close(connection)
     mark_moved(file)
@@ -96,8 +96,8 @@ def _commit(connection: duckdb.DuckDBPyConnection, file: Path) -> None:
         connection.execute("COMMIT")
     except duckdb.Error as error:
         raise StoreError(
-            f"PostgreSQL did not confirm that {file} is in the lake: {told(error)}; run the "
-            "same command again, it finds out"
+            f"PostgreSQL did not confirm that {file} is in the lake: {describe_failure(error)}; "
+            "run the same command again, it finds out"
         ) from None
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import duckdb
 
 from ingero.errors import StoreError
-from ingero.storage.events.lake.connection import NAME, told
+from ingero.storage.events.lake.connection import NAME, describe_failure
 from ingero.storage.events.migrate import ARRIVALS_STEP, create_statements, migrate
 from ingero.storage.events.schema import VIEWS
 
@@ -44,4 +44,6 @@ def migrate_lake(connection: duckdb.DuckDBPyConnection) -> None:
                 f"table_name => '{table}')"
             )
     except duckdb.Error as error:
-        raise StoreError(f"cannot create the tables of the lake: {told(error)}") from None
+        raise StoreError(
+            f"cannot create the tables of the lake: {describe_failure(error)}"
+        ) from None

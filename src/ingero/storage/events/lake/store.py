@@ -17,7 +17,7 @@ import duckdb
 from ingero.errors import StoreError
 from ingero.storage.events.lake.address import LakeAddress, LakeSecrets
 from ingero.storage.events.lake.catalogue import Catalogue
-from ingero.storage.events.lake.connection import NAME, attach, close, told
+from ingero.storage.events.lake.connection import NAME, attach, close, describe_failure
 from ingero.storage.events.lake.identity import writer_identity
 from ingero.storage.events.lake.schema import migrate_lake
 from ingero.storage.events.migrate import supported_version
@@ -231,7 +231,7 @@ class LakeStore(EventStore):
             return super()._execute(sql, values)
         except duckdb.Error as error:
             if is_trouble(error):
-                raise StoreError(told(error)) from error
+                raise StoreError(describe_failure(error)) from error
             raise
 
     def _meta(self, key: str) -> int:
