@@ -61,7 +61,8 @@ def test_a_wrong_address_is_refused_with_an_example(url: str) -> None:
         (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
         (TimeoutError("timed out"), "timed out"),
-        (TimeoutError(), "TimeoutError"),
+        (TimeoutError(), "no answer in time"),
+        (OSError(), "OSError"),
     ],
 )
 def test_a_reason_has_no_numbers_of_the_system(error: OSError, said: str) -> None:

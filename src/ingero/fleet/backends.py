@@ -18,6 +18,7 @@ from ingero.errors import ConfigError, MalformedPush
 from ingero.fleet.forward import Busy, Refused
 from ingero.transport.bearer import authorization, read_token_file
 from ingero.transport.bounded import read_reply_beginning
+from ingero.transport.connect import plain_reason
 from ingero.transport.otlp.client import parse_retry_after
 from ingero.transport.otlp.client_grpc import retry_after
 from ingero.transport.otlp.server_grpc import PATHS
@@ -80,7 +81,7 @@ class HttpBackend:
             ) as response:
                 answer = await read_reply_beginning(response, MAX_REPLY_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Busy(f"{self._base}: {error or type(error).__name__}") from None
+            raise Busy(f"{self._base}: {plain_reason(error)}") from None
         if response.status in _RETRYABLE_HTTP:
             asked_s = parse_retry_after(response.headers.get("Retry-After"), time.time())
             raise Busy(f"{self._base}: HTTP {response.status}", asked_s)

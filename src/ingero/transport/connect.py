@@ -48,6 +48,8 @@ def plain_reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         number = error.errno  # negative for names that do not resolve
         return os.strerror(number) if number > 0 else error.strerror or str(error)
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
     return str(error) or type(error).__name__
 
 

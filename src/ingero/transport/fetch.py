@@ -7,6 +7,7 @@ from yarl import URL
 
 from ingero.errors import AuthError, TooLarge, Unavailable
 from ingero.transport.bounded import read_reply_body
+from ingero.transport.connect import plain_reason
 
 MAX_REDIRECTS = 10
 
@@ -34,7 +35,5 @@ async def fetch_https(
             except TooLarge as error:
                 raise TooLarge(f"{url}: {error}") from None
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-                raise Unavailable(
-                    f"cannot fetch {url}: {error or 'no answer within the timeout'}"
-                ) from None
+                raise Unavailable(f"cannot fetch {url}: {plain_reason(error)}") from None
     raise Unavailable(f"{url}: more than {MAX_REDIRECTS} redirects")

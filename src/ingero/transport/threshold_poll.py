@@ -12,6 +12,7 @@ from yarl import URL
 from ingero.contract.names import JSON_TYPE, QUORUM_REASON_HEADER
 from ingero.contract.threshold import Delivery, ServedThreshold, decode_answer
 from ingero.transport.bounded import read_reply_beginning
+from ingero.transport.connect import plain_reason
 from ingero.transport.otlp.client import ClientOptions, open_session, parse_retry_after
 
 MAX_ANSWER_BYTES = 8 * 1024
@@ -57,7 +58,7 @@ class ThresholdPoll:
                 body = await read_reply_beginning(response, MAX_ANSWER_BYTES + 1)
                 return self._read(response.status, response.headers, body)
         except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ValueError) as error:
-            return PollReply(PollOutcome.CLIENT_ERROR, detail=str(error) or type(error).__name__)
+            return PollReply(PollOutcome.CLIENT_ERROR, detail=plain_reason(error))
 
     async def close(self) -> None:
         if self._session is not None:

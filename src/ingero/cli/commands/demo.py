@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ingero.cli.commands.demos.next_steps import next_steps
 from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.show.table import coloured, print_json, render_table
 from ingero.errors import IngeroError
@@ -196,6 +197,7 @@ def _run(
             print_json(_result(run, scenario))
         else:
             _summary(run, status)
+            print(next_steps(scenario, keep=keep))
         if keep:
             say(
                 "\nstill running; try: ingero status --fleet "
@@ -335,9 +337,6 @@ def _summary(run: DemoRun, status: "ClusterStatus | None") -> None:
             else "it was not named in time"
         )
         print(coloured(f"\nThe demo failed: {wrong}.", "31;1"))
-    print("\nNext:\n  ingero demo --scenario fleet-outage     agents without Fleet\n"
-          "  ingero demo --no-gpu incident           why a node is slow, on one machine\n"
-          "  ingero demo --keep                      look around with `ingero status`")  # fmt: skip
 
 
 def _result(run: DemoRun, scenario: str) -> dict[str, Any]:

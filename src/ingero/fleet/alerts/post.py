@@ -8,6 +8,7 @@ from typing import Final
 import aiohttp
 
 from ingero.transport.bounded import read_reply_beginning
+from ingero.transport.connect import plain_reason
 from ingero.transport.tls import ClientTls, client_context
 
 _FINAL: Final = frozenset({400, 405, 413, 415, 422})  # the same message would be refused again
@@ -52,7 +53,7 @@ class Poster:
             ) as reply:
                 answer = await read_reply_beginning(reply, _MAX_REPLY_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return Delivery(str(error) or type(error).__name__)
+            return Delivery(plain_reason(error))
         is_there = may_exist and reply.status == _CONFLICT
         if 200 <= reply.status < 300 or is_there:
             return ARRIVED

@@ -26,7 +26,7 @@ from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError, MalformedPush
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning
-from ingero.transport.connect import NO_TLS, is_plaintext
+from ingero.transport.connect import NO_TLS, is_plaintext, plain_reason
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.endpoint import Protocol as Wire
 
@@ -170,7 +170,7 @@ class HttpPush:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return PushReply(
                 outcome=PushOutcome.TRANSPORT,
-                detail=str(error) or type(error).__name__,
+                detail=plain_reason(error),
                 timed_out=isinstance(error, TimeoutError),
             )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ingero.cli.commands.demos.keys import keep_running
+from ingero.cli.commands.demos.next_steps import next_steps
 from ingero.cli.show.table import coloured, print_json
 from ingero.cli.show.verdicts import loss_text
 from ingero.cli.show.wrap import screen_columns, wrap
@@ -26,12 +27,6 @@ PUSH_S = 4.0  # of health scores, and the timeout of every push: a second while 
 TIMEOUT_S = 300.0  # for each of: learning, naming; a crowded machine needs minutes
 WIDTH = 100  # columns of text where the terminal has so many
 INDENT = 9  # columns that the time takes
-NEXT = """
-Next:
-  ingero demo --keep                      look around, slow and heal ranks with keys
-  ingero demo --scenario sudden           a slow node, found by its health score
-  ingero demo --scenario fleet-outage     agents without Fleet
-  ingero demo --no-gpu incident           why a node is slow, on one machine"""
 Cluster = ClusterStatus[NodeStatus]
 
 
@@ -92,7 +87,7 @@ def play_job(names: list[str], slow_node: str, as_json: bool, *, keep: bool, ope
         if as_json:
             print_json(_result(run))
         else:
-            _conclude(run)
+            _conclude(run, keep=keep)
         if keep:
             keep_running(cluster, run.ranks, [run.rank], url, say)
     return 0 if run.is_right else 1
@@ -183,7 +178,7 @@ def _wrapped(label: str, text: str) -> str:
     return "\n".join(wrap(label + text, columns, " " * len(label)))
 
 
-def _conclude(run: JobDemo) -> None:
+def _conclude(run: JobDemo, *, keep: bool) -> None:
     if run.is_right:
         named = _wrapped(
             "",
@@ -194,7 +189,7 @@ def _conclude(run: JobDemo) -> None:
     else:
         wrong = f"wrongly named: {', '.join(sorted(run.others))}" if run.others else "not named"
         print(coloured(f"\nThe demo failed: {wrong}.", "31;1"))
-    print(NEXT)
+    print(next_steps("rank", keep=keep))
 
 
 def _result(run: JobDemo) -> dict[str, Any]:

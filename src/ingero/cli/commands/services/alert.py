@@ -15,6 +15,8 @@ from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.alerts.alert import Alert, Message, MessageKind, alert_of
 from ingero.errors import ConfigError, Unavailable
 
+_PARTS = {MessageKind.BEGIN: "beginning", MessageKind.END: "end"}
+
 
 @click.command()
 @click.argument("action", type=click.Choice(["test"]))
@@ -81,6 +83,8 @@ async def _send(config: AlertsConfig, name: str, alert: Alert) -> None:
             told = Alert(name=alert.name, cluster=alert.cluster, verdict=alert.verdict, ended=ended)
             delivery = await target.send(Message(kind=kind, alert=told), now_s)
             if delivery.why:
-                raise Unavailable(f"{name} did not accept the {kind} of a test: {delivery.why}")
+                raise Unavailable(
+                    f"{name} did not accept the {_PARTS[kind]} of a test: {delivery.why}"
+                )
     finally:
         await target.close()
