@@ -132,6 +132,22 @@ def test_who_sees_several_clusters_chooses_one(echo: RunningEcho) -> None:
         assert page.url.endswith("?cluster_id=c2")
 
 
+def test_wide_answers_scroll_by_themselves_and_unknown_questions_are_named(
+    echo: RunningEcho,
+) -> None:
+    long = "A" * 40
+    columns = ", ".join(f"'{long}' AS column_{number}" for number in range(9))
+    wide = quote(f"SELECT {columns}")
+    with chromium() as browser, tab(browser, viewport={"width": 390, "height": 800}) as (page, _):
+        page.goto(echo.url(f"/ask/run_analysis?sql={wide}"))
+        page.get_by_label("token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("cell").nth(8)).to_be_attached()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.goto(echo.url("/ask/sumary"))
+        expect(page.get_by_role("alert")).to_contain_text("no question “sumary”")
+
+
 def test_the_first_screen_is_the_history_of_episodes(echo: RunningEcho) -> None:
     """An episode leads to what was decided about it, which has an address of its own."""
     slow = Verdict(

@@ -151,11 +151,11 @@ async def _extent(asker: Asker, cluster: str, since_us: int) -> Json:
 def _next(slowest: str | None, scores: Scores, has_chains: bool, has_events: bool) -> str:
     if slowest is not None:
         return f"fleet.cluster.find_stragglers shows why {slowest} is slow and what it costs"
+    is_unsure = bool(scores.nodes) and scores.threshold is None
     if has_chains:
-        return (
-            "no node is slower than the others; fleet.cluster.anomalies lists what agents reported"
-        )
-    if has_events and scores.nodes and scores.threshold is None:
+        calm = "no node was compared yet" if is_unsure else "no node is slower than the others"
+        return f"{calm}; fleet.cluster.anomalies lists what agents reported"
+    if has_events and is_unsure:
         return (
             "no node was reported as slow, but none is active yet, so that health scores are not "
             "compared; ask again when agents have seen some minutes of work"

@@ -48,7 +48,9 @@ function Questions({ api, at, go }) {
   const tools = toolsOf(api);
   const tool = tools.find((each) => shortName(each) === at.name || each.name === at.name);
   useTitle((tool ? tool.summary.slice(0, 60) : "History"));
-  if (!tool) return html`<h1>The history of your clusters</h1><${History} tools=${tools} />`;
+  if (!tool) return html`${at.name && html`<p role="alert" class="bigger">
+      There is no question “${at.name}”; those below can be asked.</p>`}
+    <h1>The history of your clusters</h1><${History} tools=${tools} />`;
   return html`<h1>${tool.summary}</h1>
     <div class="asking">
       <nav aria-label="Questions"><ul>${tools.map((each) => html`<li key=${each.name}>
