@@ -31,7 +31,6 @@ from ingero.storage.enrolment import EnrolmentFile
 from ingero.storage.place import make_own_folder
 from ingero.transport.certificates import names_in
 from ingero.transport.enrolment.authority import (
-    OPERATOR_DAYS,
     SERVER_DAYS,
     load_authority,
     make_authority,
@@ -109,9 +108,7 @@ def _write_tokens(folder: FleetFolder) -> None:
 
 def _write_operator(folder: FleetFolder, authority: str, name: str, wanted: NewFleet) -> None:
     key = new_key()
-    signed = load_authority(folder.enrolment).sign_client(
-        key.public_key(), "operator", OPERATOR_DAYS
-    )
+    signed = load_authority(folder.enrolment).sign_client(key.public_key(), "operator")
     url, endpoint = (
         f"https://{_in_url(name)}:{wanted.ports[port]}" for port in ("threshold", "http")
     )

@@ -266,7 +266,7 @@ class FleetProcessor:
         cluster: str | None,
         now_s: float,
         wall_ns: int,
-        address: str | None = None,
+        address: str | None,
     ) -> Generator[None, None, Taken]:
         """Do what `take` does, in short steps with pauses in between."""
         taken = yield from self._apply(decoded.push, cluster, now_s, wall_ns)

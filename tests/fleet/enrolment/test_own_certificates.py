@@ -23,7 +23,6 @@ from ingero.fleet.enrolment.build import build_enrolment
 from ingero.fleet.enrolment.own_certificates import CHECK_S, RETRY_S, OwnCertificates
 from ingero.transport.certificates import names_in, self_signed
 from ingero.transport.enrolment.authority import (
-    OPERATOR_DAYS,
     SERVER_DAYS,
     SigningAuthority,
     make_authority,
@@ -94,7 +93,7 @@ def test_the_certificate_of_the_operator_is_renewed_as_one_of_a_client(
     authority: SigningAuthority, tmp_path: Path
 ) -> None:
     file, key = tmp_path / "operator.crt", new_key()
-    file.write_bytes(authority.sign_client(key.public_key(), "operator", OPERATOR_DAYS).encode())
+    file.write_bytes(authority.sign_client(key.public_key(), "operator").encode())
     before = load(file)
     assert OwnCertificates(authority, [file]).check(now() + 244 * DAY).is_new
     after = load(file)

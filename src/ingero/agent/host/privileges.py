@@ -31,7 +31,7 @@ def missing_capabilities(status: Path = STATUS) -> list[str]:
     ]
 
 
-def is_filtered(status: Path = STATUS) -> bool:
+def is_filtered(status: Path) -> bool:
     """Return whether a seccomp filter decides which system calls this process may make."""
     for line in status.read_text().splitlines():
         if line.startswith("Seccomp:"):

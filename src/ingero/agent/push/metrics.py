@@ -80,7 +80,7 @@ RANK_GROUPS: Final = (
 
 
 def agent_families(
-    loop: PushLoop, socket: LineServer | None, live: LiveCollectives | None = None
+    loop: PushLoop, socket: LineServer | None, live: LiveCollectives | None
 ) -> list[Family]:
     """Return every metric of an agent. What was not measured is left out."""
     identity = loop.monitor.identity

@@ -181,12 +181,12 @@ def instant_packet(
     ts_ns: int,
     track: int,
     name: str,
-    flows: Iterable[int] = (),
-    notes: dict[str, str] | None = None,
+    flows: Iterable[int],
+    notes: dict[str, str],
 ) -> bytes:
     """Return a marker with its name, the arrows through it, and notes shown when it is selected."""
     annotations = b"".join(
-        _message(4, _text(10, key) + _text(6, value)) for key, value in (notes or {}).items()
+        _message(4, _text(10, key) + _text(6, value)) for key, value in notes.items()
     )
     event = (
         annotations + _field(9, _INSTANT) + _field(11, track) + _text(23, name) + _flow_ids(flows)

@@ -117,7 +117,7 @@ def _less_cpu(group: str, pids: Sequence[int], host: Host, job: int) -> str:
     )
 
 
-def lower_disk_priority(pid: int, host: Host, job: int = 0) -> str:
+def lower_disk_priority(pid: int, host: Host, job: int) -> str:
     """Recommend a lower disk priority for another process."""
     if not host.may_change(pid):
         return (

@@ -111,7 +111,7 @@ class Loader:
     def stop(self) -> int:
         """Load the rest, checkpoint and close; return the exit status."""
         self._stopping = True
-        # queries no longer need the CPU more; only root may take niceness back
+        # loading comes first now: no query is waiting; only root may take niceness back
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, self._thread.native_id or 0, 0)
         self._wake.set()

@@ -12,7 +12,7 @@ _CHAINS: Final = f"""SELECT node_id, severity, summary, root_cause, top_frame, p
   recommendations->>'$[0]' AS advice
 FROM causal_chains
 WHERE cluster_id = $1 AND detected_at >= make_timestamp($2)
-  AND ($3::VARCHAR[] IS NULL OR list_contains($3::VARCHAR[], node_id))
+  AND list_contains($3::VARCHAR[], node_id)
 QUALIFY row_number() OVER (PARTITION BY node_id ORDER BY
   CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END,
   detected_at DESC, chain_id) <= {PER_NODE}
@@ -42,10 +42,7 @@ class Why(msgspec.Struct):
         return f"{cause}{effect}{where}{of}"
 
 
-async def load_why(
-    asker: Asker, cluster: str, window: str, nodes: Sequence[str] | None = None
-) -> list[Why]:
-    """Return the chains that were found in the window, the worst first; a few per node."""
-    wanted = None if nodes is None else list(nodes)
-    found = await asker.query(_CHAINS, [cluster, asker.since_us(window), wanted], 1000)
-    return [msgspec.convert(row, Why) for row in records(found) if row["node_id"] is not None]
+async def load_why(asker: Asker, cluster: str, window: str, nodes: Sequence[str]) -> list[Why]:
+    """Return the chains of nodes that were found in the window, the worst first; a few per node."""
+    wanted = [cluster, asker.since_us(window), list(nodes)]
+    return [msgspec.convert(row, Why) for row in records(await asker.query(_CHAINS, wanted, 1000))]

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ingero.errors import StoreError
 from ingero.files import PRIVATE, FileId, identity_of, replace_file
 from ingero.transport.certificates import names_in
-from ingero.transport.enrolment.authority import OPERATOR_DAYS, SERVER_DAYS, SigningAuthority
+from ingero.transport.enrolment.authority import SERVER_DAYS, SigningAuthority
 
 RENEW_AT: Final = 1 / 3  # of its life is left
 CHECK_S: Final = 3600.0  # also how soon a certificate that a replica renewed is used
@@ -94,7 +94,7 @@ class OwnCertificates:
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ValueError("its key is not one that this authority signs")
         if _is_for_client(present):
-            pem = self._authority.sign_client(key, _name_of(present), OPERATOR_DAYS)
+            pem = self._authority.sign_client(key, _name_of(present))
         else:
             pem = self._authority.sign_server(key, names_in(file), SERVER_DAYS)
         replace_file(file, pem.encode(), PRIVATE)

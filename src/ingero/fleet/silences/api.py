@@ -32,7 +32,7 @@ T = TypeVar("T", SilenceRequest, LiftRequest)
 
 
 def silence_routes(
-    verdicts: VerdictService, processor: FleetProcessor, access: Access, share: Share | None = None
+    verdicts: VerdictService, processor: FleetProcessor, access: Access, share: Share | None
 ) -> list[Route]:
     """Return the routes that `ingero silence` uses; several replicas `share` each change."""
     silences = verdicts.silences

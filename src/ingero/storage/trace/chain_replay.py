@@ -27,7 +27,7 @@ def derive_chains(
     connection: sqlite3.Connection,
     nodes: Sequence[str],
     span: Span,
-    pids: Sequence[int] = (),
+    pids: Sequence[int],
     read: Progress = lambda done, total: None,
     replayed: Progress = lambda done, total: None,
 ) -> list[RecordedChain]:

@@ -54,9 +54,9 @@ class SigningAuthority:
         """Return a certificate for a server with these names, and for nothing else (PEM)."""
         return self._sign(public_key, names[0], names, days, ExtendedKeyUsageOID.SERVER_AUTH)
 
-    def sign_client(self, public_key: ec.EllipticCurvePublicKey, name: str, days: int) -> str:
+    def sign_client(self, public_key: ec.EllipticCurvePublicKey, name: str) -> str:
         """Return a certificate for a client, which no server can use (PEM)."""
-        return self._sign(public_key, name, (), days, ExtendedKeyUsageOID.CLIENT_AUTH)
+        return self._sign(public_key, name, (), OPERATOR_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def _sign(
         self,

@@ -56,7 +56,7 @@ class Question:
 class NodeClient:
     """Connections to nodes, kept open between questions unless only one will be asked."""
 
-    def __init__(self, policy: FanoutPolicy, *, keep_open: bool = True) -> None:
+    def __init__(self, policy: FanoutPolicy, *, keep_open: bool) -> None:
         self.policy = policy
         self._keep_open = keep_open
         self._context = client_context(policy.tls, ssl.TLSVersion.TLSv1_3)

@@ -87,9 +87,7 @@ def cluster_of(query: str, header: str | None) -> str | None:
     return named[0] if named else header or None
 
 
-def otlp_endpoint(
-    kind: Kind, service: OtlpService, max_body_bytes: int = MAX_BODY_BYTES
-) -> Endpoint:
+def otlp_endpoint(kind: Kind, service: OtlpService, max_body_bytes: int) -> Endpoint:
     """Return a Starlette endpoint: it admits the sender, reads the body, passes it on."""
     decompressing = Decompressor().decompress
 

@@ -38,7 +38,7 @@ def move_file(
     address: LakeAddress,
     secrets: LakeSecrets,
     memory_bytes: int,
-    on_table: Callable[[Moved], None] = lambda _: None,
+    on_table: Callable[[Moved], None],
 ) -> list[Moved]:
     """Copy all tables of a database file into a lake; raise StoreError and change nothing else.
 
