@@ -180,6 +180,69 @@ def test_bad_files_say_what_and_where(
     assert name in str(caught.value)
 
 
+def _spoilt(fields: dict[str, Any], name: str, value: object) -> None:
+    if name in fields:
+        fields[name] = value
+    else:
+        del fields[name.removeprefix("no ")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("profiling_name", ["x"]), ("input_sizes", 7), ("duration_ms", "long"), ("duration_ms", -1),
+     ("time_created_ns", None), ("no time_created_ns", None), ("collective_seq_id", "x")],
+)  # fmt: skip
+def test_a_bad_entry_of_a_dump_is_left_out(name: str, value: object, tmp_path: Path) -> None:
+    records = record(DDP)
+    for rank in range(4):
+        dump = flight_dump(records, rank)
+        if rank == 1:
+            _spoilt(dump["entries"][9], name, value)
+            dump["entries"].append(None)
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(dump))
+    answer = _ask(tmp_path)
+    assert [c.rank for c in answer.culprits] == [2]
+    (note,) = [note for note in answer.notes if "_dump_1" in note]
+    assert f"2 of {len(dump['entries']) + 1} entries are left out; the first is entry 9" in note
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ts", "soon"), ("ts", None), ("dur", -4.0), ("no dur", None), ("args", [1]),
+     ("args", {"Collective name": "allreduce", "In msg nelems": "many"})],
+)  # fmt: skip
+def test_a_bad_event_of_a_trace_is_left_out(name: str, value: object, tmp_path: Path) -> None:
+    records = record(DDP)
+    for rank in range(4):
+        trace = kineto_trace(records, rank, 4)
+        if rank == 1:
+            kernel = [e for e in trace["traceEvents"] if e["name"].startswith("nccl")][9]
+            _spoilt(kernel, name, value)
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
+    answer = _ask(tmp_path)
+    assert _named(answer) == [(2, "compute")]
+    assert sum("1 of 40 events are left out" in note for note in answer.notes) == 1
+
+
+def test_a_bad_object_of_an_inspector_is_left_out(tmp_path: Path) -> None:
+    records = record(DDP)
+    for rank in range(4):
+        objects = inspector_lines(records, rank, verbose=True)
+        if rank == 1:
+            objects[3]["coll_perf"]["coll_exec_time_us"] = "long"
+            objects[5]["header"]["rank"] = None
+            objects[7]["coll_perf"]["event_trace_ts"]["kernel_events"] = []
+        lines = [json.dumps(each) for each in objects]
+        if rank == 1:
+            lines[8] = lines[8][: len(lines[8]) // 2]
+        (tmp_path / f"host-{rank}.log").write_text("\n".join(lines))
+    answer = _ask(tmp_path)
+    assert _named(answer) == [(2, "compute")], "the others still have the times of their kernels"
+    assert [note for note in answer.notes if "left out" in note] == [
+        f"{tmp_path / 'host-1.log'}: 4 objects are not collectives or cut off; left out"
+    ]
+
+
 def test_two_recordings_are_not_mixed(tmp_path: Path) -> None:
     for name in ("monday", "tuesday"):
         (tmp_path / name).mkdir()

@@ -13,6 +13,7 @@ from ingero.contract.collective import (
     decode_comm,
 )
 from ingero.errors import MalformedInput
+from ingero.importers.left_out import BAD_ROW, LeftOut
 
 REQUIRED = ("comm_hash", "seq", "op", "rank", "nranks", "enqueue_ns", "gpu_start_ns", "gpu_stop_ns")
 MAX_COLUMNS = 1000
@@ -36,22 +37,20 @@ def read_csv(path: Path, text: str, problems: list[str] | None = None) -> list[C
             f"{path}: column {missing[0]!r} is missing; records have {', '.join(REQUIRED)}"
         )
     records: list[CollectiveRecord] = []
-    bad, first = 0, ""
+    left_out = LeftOut()
     while True:
         try:
             row = next(reader, None)
             if row is None:
                 break
             records.append(checked(_record(row)))
-        except (ValueError, TypeError, KeyError, csv.Error) as error:
-            bad += 1
-            first = first or f"line {reader.line_num}: {error}"
-    if bad and not records:
-        raise MalformedInput(f"{path}, {first}")
-    if bad and problems is not None:
-        problems.append(
-            f"{path}: {bad} of {bad + len(records)} lines are left out; the first is {first}"
-        )
+        except (*BAD_ROW, csv.Error) as error:
+            left_out.add(f"line {reader.line_num}", error)
+    if left_out.count and not records:
+        raise MalformedInput(f"{path}, {left_out.first}")
+    note = left_out.note(path, len(records), "lines")
+    if note and problems is not None:
+        problems.append(note)
     return records
 
 

@@ -245,6 +245,7 @@ def _flight_recorder(path: Path, data: bytes, inputs: Inputs) -> str:
     inputs.progress[dump.rank] = dump.progress
     inputs.groups.update(dump.groups)
     inputs.widen(dump.world)
+    inputs.problems += [dump.left_out] if dump.left_out else []
     return "flight recorder dump"
 
 
@@ -276,6 +277,7 @@ def _json(path: Path, data: bytes, inputs: Inputs) -> str | None:
         trace = read_kineto(path, content)
         inputs.add(path, CollectiveSource.KINETO, trace.records, exact=True)
         inputs.widen(trace.world)
+        inputs.problems += [trace.left_out] if trace.left_out else []
         if trace.nameless:
             inputs.problems.append(
                 f"{path}: {trace.nameless} NCCL kernels have no collective name; left out"

@@ -22,6 +22,7 @@ from ingero.contract.collective import (
 )
 from ingero.core.blame.wait_graph import Pending, ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, MalformedInput
+from ingero.importers.left_out import BAD_ROW, LeftOut
 from ingero.importers.plain_pickle import load_plain
 
 MAX_ENTRIES = 2_000_000
@@ -43,7 +44,10 @@ TORCH_OPS = {
 
 @dataclass(frozen=True, slots=True)
 class FlightRecording:
-    """The dump of one rank: timed records, and the progress of the rank."""
+    """The dump of one rank: timed records, and the progress of the rank.
+
+    `left_out` says how many entries make no sense, None where all do.
+    """
 
     rank: int
     world: int
@@ -51,6 +55,7 @@ class FlightRecording:
     progress: RankProgress
     groups: dict[str, ProcessGroup]
     untimed: int
+    left_out: str | None = None
 
 
 def read_dump(path: Path, data: bytes) -> FlightRecording:
@@ -62,7 +67,7 @@ def read_dump(path: Path, data: bytes) -> FlightRecording:
         raise MalformedInput(f"{path}: {len(content['entries'])} entries, at most {MAX_ENTRIES}")
     try:
         return _interpret(path, content)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+    except BAD_ROW as error:
         raise MalformedInput(
             f"{path}: an entry lacks or misuses a field ({type(error).__name__}: {error})"
         ) from error
@@ -72,14 +77,41 @@ def _interpret(path: Path, content: dict[str, Any]) -> FlightRecording:
     groups = _groups(content.get("pg_config"))
     rank = _rank_of(path, groups)
     world = 1 + max([rank, *(r for g in groups.values() for r in g.members)])
-    rows = sorted((_entry(e, groups) for e in content["entries"]), key=lambda row: row.order)
     keyed = {_key(g): g for g in groups.values()}
-    for row in rows:
-        keyed.setdefault(row.group, ProcessGroup(row.group, row.desc, ()))
-    records = tuple(r for row in rows if (r := _record(row, rank, keyed[row.group])) is not None)
+    found, left_out = _entries(content["entries"], groups, keyed, rank)
+    rows = [row for row, _ in found]
+    records = tuple(record for _, record in found if record is not None)
     progress = _progress(rank, rows, _status(content.get("pg_status"), groups, rows))
     done = sum(row.state == "completed" for row in rows)
-    return FlightRecording(rank, world, records, progress, keyed, done - len(records))
+    note = left_out.note(path, len(rows), "entries")
+    return FlightRecording(rank, world, records, progress, keyed, done - len(records), note)
+
+
+def _entries(
+    entries: Sequence[Any],
+    groups: Mapping[str, ProcessGroup],
+    keyed: dict[str, ProcessGroup],
+    rank: int,
+) -> tuple[list[tuple["_Entry", CollectiveRecord | None]], LeftOut]:
+    """Return the entries in their order with their records; groups without members are added.
+
+    Entries that make no sense are left out. Where all are like that, it is not a dump.
+    """
+    found, left_out = [], LeftOut()
+    wrong: Exception | None = None
+    for number, entry in enumerate(entries):
+        try:
+            row = _entry(entry, groups)
+            group = keyed.get(row.group) or ProcessGroup(row.group, row.desc, ())
+            found.append((row, _record(row, rank, group)))
+        except BAD_ROW as error:
+            left_out.add(f"entry {number}", error)
+            wrong = wrong or error
+            continue
+        keyed.setdefault(row.group, group)
+    if wrong is not None and not found:
+        raise wrong
+    return sorted(found, key=lambda each: each[0].order), left_out
 
 
 def _decode(path: Path, data: bytes) -> Any:  # containers of unknown shape; read_dump checks them

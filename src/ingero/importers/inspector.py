@@ -18,13 +18,14 @@ from ingero.contract.collective import (
     decode_comm,
 )
 from ingero.errors import MalformedInput
+from ingero.importers.left_out import BAD_ROW, LeftOut
 
 MAX_OBJECTS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The records of one file; `skipped` counts other objects.
+    """The records of one file; `skipped` counts other objects, and those that make no sense.
 
     `exact_ends` says that every record has the start and stop of its kernel.
     """
@@ -35,7 +36,7 @@ class Inspection:
 
 
 def read_inspector(path: Path, text: str) -> Inspection:
-    """Return all collectives of a file; a last object that is cut off counts as skipped."""
+    """Return all collectives of a file; objects that are damaged or cut off count as skipped."""
     objects, skipped = [], 0
     for item in _objects(path, text):
         if (
@@ -46,23 +47,28 @@ def read_inspector(path: Path, text: str) -> Inspection:
             objects.append(item)
         else:
             skipped += 1
-    records: list[CollectiveRecord] = []
-    exact = True
-    try:
-        ranks = _global_ranks(objects)
-        for item in objects:
+    exact: list[CollectiveRecord] = []
+    inexact: list[CollectiveRecord] = []
+    left_out = LeftOut()
+    ranks = _global_ranks(objects)
+    for number, item in enumerate(objects):
+        try:
             record, is_exact = _record(item, ranks)
-            exact &= is_exact
-            records.append(record)
-    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise MalformedInput(
-            f"{path}, object {len(records) + 1}: {type(error).__name__}: {error}"
-        ) from error
-    return Inspection(tuple(records), exact and bool(records), skipped)
+        except BAD_ROW as error:
+            left_out.add(f"object {number + 1}", error)
+            continue
+        (exact if is_exact else inexact).append(record)
+    if left_out.count and not exact and not inexact:
+        raise MalformedInput(f"{path}, {left_out.first}")
+    skipped += left_out.count
+    if len(exact) > len(inexact):  # a few records without times of their kernels spoil no others
+        return Inspection(tuple(exact), True, skipped + len(inexact))
+    records = sorted(exact + inexact, key=lambda record: record.end_ns)
+    return Inspection(tuple(records), False, skipped)
 
 
 def _objects(path: Path, text: str) -> Iterator[Any]:
-    """Yield the objects of a file, on lines of their own or not; None for a last one cut off."""
+    """Yield the objects of a file, on lines of their own or not; None for one that is broken."""
     decoder = json.JSONDecoder()
     at, count = 0, 0
     while True:
@@ -75,12 +81,11 @@ def _objects(path: Path, text: str) -> Iterator[Any]:
             raise MalformedInput(f"{path}: more than {MAX_OBJECTS} collectives; cut the file")
         try:
             item, at = decoder.raw_decode(text, at)
-        except ValueError as error:
-            following = text.find("\n{", at + 1)
-            if following < 0:
+        except ValueError:
+            item, at = None, text.find("\n{", at + 1)
+            if at < 0:
                 yield None
                 return
-            raise MalformedInput(f"{path}, object {count}: broken JSON ({error})") from error
         yield item
 
 
@@ -94,9 +99,12 @@ def _global_ranks(objects: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
     widest: dict[tuple[str, int], tuple[int, int]] = {}
     for item in objects:
         header = item["header"]
-        width, rank = int(header.get("n_ranks", 0)), int(header.get("rank", 0))
-        if width > widest.get(_process(item), (0, 0))[0]:
-            widest[_process(item)] = (width, rank)
+        try:
+            width, rank = int(header.get("n_ranks", 0)), int(header.get("rank", 0))
+            if width > widest.get(_process(item), (0, 0))[0]:
+                widest[_process(item)] = (width, rank)
+        except BAD_ROW:
+            continue  # its record is left out for the same reason
     return {process: rank for process, (_, rank) in widest.items()}
 
 

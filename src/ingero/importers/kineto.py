@@ -1,7 +1,7 @@
 """Read NCCL kernels of one rank from Kineto (PyTorch profiler) traces in Chrome's JSON."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,23 @@ from ingero.contract.collective import (
 )
 from ingero.errors import MalformedInput
 from ingero.importers.flight_recorder import TORCH_DATATYPES, TORCH_OPS, comm_hash
+from ingero.importers.left_out import BAD_ROW, LeftOut
 
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class KinetoTrace:
-    """NCCL kernels of one rank; `nameless` counts kernels without collective metadata."""
+    """NCCL kernels of one rank; `nameless` counts kernels without collective metadata.
+
+    `left_out` says how many events make no sense, None where all do.
+    """
 
     rank: int
     world: int | None
     records: tuple[CollectiveRecord, ...]
     nameless: int
+    left_out: str | None = None
 
 
 def read_kineto(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
@@ -35,7 +40,7 @@ def read_kineto(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
         raise MalformedInput(f"{path}: 'traceEvents' is not a list")
     try:
         return _interpret(path, content)
-    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+    except BAD_ROW as error:
         raise MalformedInput(
             f"{path}: an event lacks or misuses a field ({type(error).__name__}: {error})"
         ) from error
@@ -46,24 +51,49 @@ def _interpret(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
     info = info if isinstance(info, dict) else {}
     rank = _rank_of(path, info)
     base_ns = int(content.get("baseTimeNanoseconds") or 0)
+    left_out = LeftOut()
+    launches, kernels = _launches_and_kernels(content["traceEvents"], left_out)
+    counts: dict[str, int] = {}
+    records: list[CollectiveRecord] = []
+    nameless, wrong = 0, None
+    for event in kernels:
+        try:
+            record = _record(event, rank, base_ns, launches, counts, info)
+        except BAD_ROW as error:
+            left_out.add("a kernel", error)
+            wrong = wrong or error
+            continue
+        nameless += record is None
+        records += [] if record is None else [record]
+    if wrong is not None and not records:
+        raise wrong
+    world = info.get("world_size")
+    note = left_out.note(path, len(records), "events")
+    return KinetoTrace(rank, int(world) if world else None, tuple(records), nameless, note)
+
+
+def _launches_and_kernels(
+    events: Sequence[Any], left_out: LeftOut
+) -> tuple[dict[Any, float], list[Mapping[str, Any]]]:
+    """Return when each kernel was launched, and the NCCL kernels in time order."""
     launches: dict[Any, float] = {}
-    kernels: list[Mapping[str, Any]] = []
-    for event in content["traceEvents"]:
+    kernels: list[tuple[float, int, Mapping[str, Any]]] = []
+    for number, event in enumerate(events):
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
-        args, kind = event.get("args") or {}, str(event.get("cat", "")).lower()
-        if kind in ("cuda_runtime", "cuda_driver") and "correlation" in args:
-            launches[args["correlation"]] = float(event["ts"])
-        elif kind in ("kernel", "gpu_op") and str(event.get("name", "")).lower().startswith(
-            ("nccl", "rccl")
-        ):
-            kernels.append(event)
-    kernels.sort(key=lambda event: float(event["ts"]))
-    counts: dict[str, int] = {}
-    found = [_record(event, rank, base_ns, launches, counts, info) for event in kernels]
-    records = tuple(record for record in found if record is not None)
-    world = info.get("world_size")
-    return KinetoTrace(rank, int(world) if world else None, records, len(found) - len(records))
+        try:
+            args, kind = event.get("args") or {}, str(event.get("cat", "")).lower()
+            if kind in ("cuda_runtime", "cuda_driver") and "correlation" in args:
+                launches[args["correlation"]] = float(event["ts"])
+            elif kind in ("kernel", "gpu_op") and _is_nccl(event):
+                kernels.append((float(event["ts"]), number, event))
+        except BAD_ROW as error:
+            left_out.add(f"event {number}", error)
+    return launches, [event for *_, event in sorted(kernels, key=lambda each: each[:2])]
+
+
+def _is_nccl(event: Mapping[str, Any]) -> bool:
+    return str(event.get("name", "")).lower().startswith(("nccl", "rccl"))
 
 
 def _rank_of(path: Path, info: Mapping[str, Any]) -> int:
