@@ -42,9 +42,18 @@ def test_the_last_arriver_is_charged_what_it_adds_to_the_second_last() -> None:
     columns = all_reduces([[1.0, 3.0, 8.0, 2.0], [5.0, 1.0, 1.0, 1.0]], [0.0, 3e6, -50.0, 7.0])
     found = measure_arrivals(columns, match_collectives(columns))
     assert found.advance_s * 1e3 == pytest.approx([0, 0, 5, 0, 4, 0, 0, 0])
-    assert found.start_late_s * 1e3 == pytest.approx([-2, 1, 6, -1, 4, 0, 0, 0])
+    assert found.start_late_s * 1e3 == pytest.approx([-1, 1, 6, 0, 4, 0, 0, 0])
     assert found.enqueue_late_s == pytest.approx(found.start_late_s)
     assert found.transfer_s == pytest.approx(np.full(8, 2e-3))
+
+
+def test_two_late_ranks_of_four_make_nobody_early() -> None:
+    columns = all_reduces([[1.0, 1.0, 6.0, 9.0]], [0.0] * 4)
+    found = measure_arrivals(columns, match_collectives(columns))
+    assert found.start_late_s * 1e3 == pytest.approx([0, 0, 5, 8])
+    columns = all_reduces([[1.0, 2.0, 6.0], [0.0, 4.0, 4.0]], [0.0] * 3)
+    found = measure_arrivals(columns, match_collectives(columns))
+    assert found.start_late_s * 1e3 == pytest.approx([-3, -1.5, 4.5, -4, 2, 2]), "of the others"
 
 
 def test_a_collective_without_all_members_has_no_arrivals() -> None:

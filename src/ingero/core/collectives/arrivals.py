@@ -17,6 +17,7 @@ from ingero.core.collectives.lag import SYNCHRONISING_OPS
 from ingero.core.collectives.matching import Groups
 
 MOST, FEWEST = 0.75, 5  # of the members, and at least so many, are compared without the others
+FEW = (4, 5)  # members: two that are late would be half of the others, but not of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,9 @@ class Arrivals:
     Members of whom there are no records at all are left out, if they are few: those who are there
     can be compared without them.
 
-    `start_late_s` and `enqueue_late_s` compare a rank with the median of the other members: when
-    its GPU started, and when its host enqueued. `advance_s` is zero for all but the last member.
+    `start_late_s` and `enqueue_late_s` compare a rank with the median of the other members (of few,
+    with the lower median of all): when its GPU started, and when its host enqueued. `advance_s` is
+    zero for all but the last member.
     """
 
     advance_s: Floats
@@ -48,8 +50,9 @@ def measure_arrivals(columns: Collectives, groups: Groups) -> Arrivals:
         arrival = -columns.duration_ns[rows] / 1e9
         enqueued = (columns.start_ns[rows] - columns.end_ns[rows]) / 1e9
         advance[rows] = _advances(arrival)
-        start[rows] = arrival - _median_of_others(arrival)
-        enqueue[rows] = enqueued - _median_of_others(enqueued)
+        usual = _lower_median if rows.shape[1] in FEW else _median_of_others
+        start[rows] = arrival - usual(arrival)
+        enqueue[rows] = enqueued - usual(enqueued)
         transfer[rows] = -arrival.max(axis=1, keepdims=True)
     return Arrivals(advance, start, enqueue, transfer)
 
@@ -102,6 +105,12 @@ def _advances(arrival: Floats) -> Floats:
     last = arrival.argmax(axis=1)
     result[np.arange(len(arrival)), last] = ordered[:, -1] - ordered[:, -2]
     return result
+
+
+def _lower_median(values: Floats) -> Floats:
+    """Return the lower one of two middle values of each row."""
+    lower: Floats = np.sort(values, axis=1)[:, [(values.shape[1] - 1) // 2]]
+    return lower
 
 
 def _median_of_others(values: Floats) -> Floats:

@@ -71,7 +71,7 @@ def test_steps_next_to_a_spell_and_at_the_beginning_are_not_calm() -> None:
 
 def test_a_spell_is_measured_where_it_is_alone_if_that_is_long_enough() -> None:
     """Behind step 250 another one is slow as well; the steps before show this one alone."""
-    for alone, slow_s in ((100, 1.2), (99, 1.5)):
+    for alone, slow_s in ((16, 1.2), (15, 1.5)):
         period_s = periods((150, 1.0), (alone, 1.2), (200, 1.5))
         begin, end = 150, 150 + alone + 200
         loss = measured(period_s, spell(begin, end), spell(begin + alone, end, worker=5))
@@ -234,3 +234,24 @@ def test_a_short_phase_may_differ_as_much_as_pieces_of_the_longer_one() -> None:
     loss = measured(np.r_[wander, np.full(100, 1.2)], spell(400, 500))
     alone = 2 * np.std(wander[::100], ddof=1) / np.sqrt(4)
     assert loss.error_s == pytest.approx(2 * np.hypot(0.0231, alone / 2), rel=0.05)
+
+
+def test_steps_differ_by_the_rank_alone_if_another_one_is_always_slow() -> None:
+    """It has more to do than its peers from the first step to the last."""
+    period_s = periods((150, 1.1), (100, 1.375))
+    always, mine = spell(0, 250, worker=0), spell(150, 250)
+    loss = measured(period_s, mine, always)
+    assert (loss.slow_s, loss.calm_s, loss.is_joint) == (1.375, 1.1, False)
+    assert measured(period_s, always, mine).calm_s is None
+
+
+def test_two_that_are_slow_together_have_one_loss() -> None:
+    period_s = periods((150, 1.0), (100, 1.25))
+    loss = measured(period_s, spell(150, 250), spell(152, 250, worker=5))
+    assert (loss.slow_s, loss.calm_s, loss.is_joint) == (1.25, 1.0, True)
+
+
+def test_a_bound_below_what_is_a_loss_costs_nothing() -> None:
+    assert Loss(1.0, None, 0.015, None, is_replayed=True).costs_nothing
+    assert not Loss(1.0, None, 0.016, None, is_replayed=True).costs_nothing
+    assert not Loss(1.0, None, 0.015, None).costs_nothing

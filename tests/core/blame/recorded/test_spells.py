@@ -197,3 +197,19 @@ def test_columns_are_the_steps_of_the_spell() -> None:
 def test_a_spell_is_over_where_the_recording_goes_on_for_as_long() -> None:
     _, (one,) = find_spells(workers(job(1000, {2: (300, 600, 1.1)})))
     assert (one.is_over(one.end + len(one)), one.is_over(one.end + len(one) - 1)) == (True, False)
+
+
+def test_a_rank_that_always_has_more_to_do_hides_no_other() -> None:
+    """Two of four would be too many to name, but one of them is as it ever was."""
+    own = job(400, {0: (0, 400, 1.1), 2: (200, 400, 1.2)}, count=4)
+    assert stretches(own) == [(2, 200, 400)]
+    own = job(400, {0: (0, 400, 1.1), 2: (250, 400, 1.2)}, count=4)
+    assert stretches(own) == [(0, 0, 400), (2, 250, 400)]
+    both = job(400, {0: (200, 400, 1.1), 2: (200, 400, 1.2)}, count=4)
+    assert stretches(both) == [], "both became slow"
+
+
+def test_a_stretch_as_noisy_as_the_rest_is_no_change() -> None:
+    drawn = np.random.default_rng(5)
+    own = job(80, {0: (0, 80, 1.1)}, count=4) * np.exp(0.15 * drawn.standard_normal((4, 80)))
+    assert [each for each in stretches(own) if each[0] > 0] == []

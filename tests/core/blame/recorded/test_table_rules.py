@@ -50,11 +50,13 @@ def test_spells_have_a_part_of_the_shorter_one_in_common(
 
 def test_ranks_that_are_slow_in_the_same_steps_share_what_was_measured() -> None:
     mine, beside, apart = blamed(0, 10, 0.3), blamed(0, 9, 0.1, 1), blamed(10, 20, 9.0, 2)
-    measured = Loss(1.0, 0.8, 0.2, 0.02)
+    measured = Loss(1.0, 0.8, 0.2, 0.02, is_joint=True)
     found = [mine, beside, apart]
     assert _shared(mine, found, measured).lost_s == pytest.approx(0.15)
     assert _shared(beside, found, measured).lost_s == pytest.approx(0.05)
     assert _shared(apart, found, measured).lost_s == pytest.approx(0.2)
+    alone = replace(measured, is_joint=False)
+    assert _shared(mine, found, alone) is alone, "calm steps have the other one, too"
     bound = replace(measured, calm_s=None)
     assert _shared(mine, found, bound) is bound, "a bound is nobody's part"
     half = blamed(5, 15, 0.1, 3)

@@ -92,7 +92,7 @@ def _at_most(job: RecordedJob, each: Blamed, found: Sequence[Blamed], loss: Loss
     if _is_late_once(job, each):
         added_s = min(added_s, each.charge_s)
     share = each.charge_s / max(sum(other.charge_s for other in beside), 1e-12)
-    return replace(loss, lost_s=min(added_s * share, loss.slow_s))
+    return replace(loss, lost_s=min(added_s * share, loss.slow_s), is_replayed=True)
 
 
 def _is_late_once(job: RecordedJob, each: Blamed) -> bool:
@@ -103,7 +103,7 @@ def _is_late_once(job: RecordedJob, each: Blamed) -> bool:
 
 def _shared(each: Blamed, found: Sequence[Blamed], loss: Loss) -> Loss:
     """Split a measured loss between ranks that are slow in the same steps, by what each adds."""
-    if loss.calm_s is None:
+    if loss.calm_s is None or not loss.is_joint:
         return loss
     beside = [other for other in found if other.spell.overlap(each.spell) > 0.5]
     share = each.charge_s / max(sum(other.charge_s for other in beside), 1e-12)

@@ -5,7 +5,7 @@ delay is hidden. Without calm steps in the recording only an upper bound is know
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,13 +34,16 @@ COSTLY = 0.015  # of the step: a smaller change is no loss
 class Loss:
     """Seconds per step; `calm_s` is None where the recording has no calm steps.
 
-    Then `lost_s` is an upper bound.
+    Then `lost_s` is an upper bound, by a replay of the steps if `is_replayed`. `is_joint` says that
+    other ranks were slow in the same steps, and not in the calm ones.
     """
 
     slow_s: float
     calm_s: float | None
     lost_s: float
     error_s: float | None
+    is_joint: bool = False
+    is_replayed: bool = False
 
     @property
     def share(self) -> float:
@@ -54,27 +57,22 @@ class Loss:
 
     @property
     def costs_nothing(self) -> bool:
-        """Whether calm steps show that the step did not change."""
+        """Whether calm steps show that the step did not change, or it could not change enough."""
         if self.calm_s is None or self.error_s is None:
-            return False
+            return self.is_replayed and self.lost_s <= COSTLY * self.slow_s
         return self.lost_s <= max(self.error_s, COSTLY * self.slow_s)
 
 
 def measure_loss(
     period_s: Floats, own_s: Floats, spell: Spell, spells: Sequence[Spell], at_most_s: float
 ) -> Loss:
-    """Compare the steps of a spell with the calm steps, those outside all spells.
+    """Compare the steps of a spell with calm steps: those that differ by this spell alone.
 
     `own_s` are the own times of the rank, NaN in steps without records of it.
     """
     steps = len(period_s)
-    slow = spell.columns(steps) & np.isfinite(period_s)
-    for other in spells:  # steps in which a heavier one is slow as well are not of this spell
-        if other is not spell and other.begin < spell.end and spell.begin < other.end:
-            alone = slow & ~other.columns(steps)
-            if alone.sum() >= CALM_STEPS:
-                slow = alone
-    calm = _near(calm_steps(period_s, spells), period_s, spell)
+    slow, calm, is_joint = _phases(period_s, spell, spells)
+    calm = _near(calm, period_s, spell)
     unknown = bool(calm.any()) and not np.isfinite(own_s[calm]).any()
     rise = find_rise(np.where(calm, period_s, np.nan)) if unknown else None
     if rise is not None:  # records of the rank begin after the fault
@@ -88,7 +86,37 @@ def measure_loss(
     lost_s = max(0.0, slow_s - calm_s)
     if unknown and lost_s <= SIGMAS * error:  # the rank may have been slow there as well
         return Loss(slow_s, None, min(at_most_s, slow_s), None)
-    return Loss(slow_s, calm_s, lost_s, SIGMAS * error)
+    return Loss(slow_s, calm_s, lost_s, SIGMAS * error, is_joint)
+
+
+def _phases(
+    period_s: Floats, spell: Spell, spells: Sequence[Spell]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], bool]:
+    """Return the slow and the calm steps to compare.
+
+    Another one may be slow in both, as one that always has more to do than its peers. The third
+    result says whether others are slow in the former only.
+    """
+    steps = len(period_s)
+    inside = spell.columns(steps) & np.isfinite(period_s)
+    beside = [other for other in spells if other is not spell]
+    with_whom = np.array([other.columns(steps) for other in beside], bool)
+    with_whom = with_whom.reshape(len(beside), steps)
+    outside = calm_steps(period_s, [spell])
+    for other in beside:
+        for moment in (other.begin, other.end):
+            outside &= calm_steps(period_s, [replace(other, begin=moment, end=moment)])
+    best: tuple[NDArray[np.bool_], NDArray[np.bool_], bool] | None = None
+    for company in np.unique(with_whom[:, inside], axis=1).T:
+        same = (with_whom == company[:, None]).all(axis=0)
+        slow, calm = inside & same, outside & same
+        is_better = slow.sum() > (FEW_CALM_STEPS - 1 if best is None else best[0].sum())
+        if _is_enough(period_s[calm]) and (is_better or (slow == inside).all()):
+            best = slow, calm, False
+    if best is not None:
+        return best
+    is_joint = bool((with_whom & inside).any())
+    return inside, calm_steps(period_s, spells), is_joint
 
 
 def calm_steps(period_s: Floats, spells: Sequence[Spell]) -> NDArray[np.bool_]:

@@ -81,7 +81,7 @@ def find_spells(workers: WorkerSteps) -> tuple[Findings, tuple[Spell, ...]]:
     named = {suspect.worker: suspect for suspect in whole.suspects}
     excess = _excess(workers)
     for worker in range(len(workers.own_s)):
-        part = None if worker in whole.split else _heavy_part(workers, worker, excess)
+        part = _heavy_part(workers, worker, excess)
         suspect = named.get(worker) if part is None else part.suspect
         part = _stalls_in_a_row(workers, excess, suspect) or part
         if part is not None and not _goes_on(part, named.get(worker)):
@@ -251,6 +251,38 @@ def _core(excess: Floats, begin: int, end: int) -> tuple[int, int]:
 
 
 def _named_in(workers: WorkerSteps, worker: int, begin: int, end: int) -> Suspect | None:
+    """Return the worker as a suspect of a stretch: slower than its peers, or than it usually is.
+
+    Peers may differ for ever, as one that has more to do than all others. What they usually differ
+    by is then taken off.
+    """
+    found = _judged_in(workers, worker, begin, end)
+    if found is not None:
+        return found
+    outside = _without(workers, begin, end)
+    if (np.isfinite(outside.own_s).sum(axis=1) < max(MIN_STEPS, end - begin)).any():
+        return None
+    usual = nan_median(np.log(np.maximum(outside.own_s, 1e-12)), 1)
+    role = np.array([np.median(usual[workers.cohort == code]) for code in workers.cohort])
+    alike = replace(workers, own_s=workers.own_s * np.exp(role - usual)[:, None])
+    found = _judged_in(alike, worker, begin, end)
+    if found is None:
+        return None
+    error = float(np.hypot(found.error, judge(outside).error[worker]))
+    return replace(found, error=error) if np.log1p(found.excess) >= SIGMAS * error else None
+
+
+def _without(workers: WorkerSteps, begin: int, end: int) -> WorkerSteps:
+    kept = np.r_[:begin, end : len(workers.steps)]
+    return replace(
+        workers,
+        own_s=workers.own_s[:, kept],
+        period_s=workers.period_s[kept],
+        steps=tuple(workers.steps[at] for at in kept.tolist()),
+    )
+
+
+def _judged_in(workers: WorkerSteps, worker: int, begin: int, end: int) -> Suspect | None:
     part = replace(
         workers,
         own_s=workers.own_s[:, begin:end],
