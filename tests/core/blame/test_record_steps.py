@@ -35,8 +35,8 @@ def test_steps_are_timed_by_another_call_where_that_scatters_far_less(
     turns = np.resize([0.5, -0.5], 40)
     lengths = 1.0 + np.outer([scatter_s, 0.0, 1.0], turns)
     lengths[1, ::2] = np.nan
-    assert _steadiest(lengths, 2).tolist() == lengths[chosen].tolist()
-    assert _steadiest(lengths[2:], 0).tolist() == lengths[2].tolist()
+    assert [each.tolist() for each in _steadiest(lengths, 2)] == lengths[[chosen, 0]].tolist()
+    assert [each.tolist() for each in _steadiest(lengths[2:], 0)] == lengths[[2, 2]].tolist()
 
 
 def test_own_time_before_a_flag_belongs_to_the_step_behind_it() -> None:
@@ -158,3 +158,21 @@ def test_without_ends_the_difference_between_ranks_is_exact() -> None:
     difference = workers.own_s[1] - workers.own_s[0]
     assert difference == pytest.approx(np.full(len(difference), 5 * MS), abs=1e-7)
     assert workers.own_s[0] == pytest.approx(100 * MS - 2 * TRANSFER_S - 5 * MS, abs=1e-6)
+
+
+@pytest.mark.parametrize(("more_s", "is_marked"), [(0.0, False), (0.006, True)])
+def test_a_host_that_looks_at_a_loss_begins_no_step(more_s: float, is_marked: bool) -> None:
+    """Of four calls, the first one comes after a pause, and sometimes after more work as well."""
+    late = np.zeros((2, 40, 4))
+    columns = shared_job(late)
+    step, place = np.divmod(columns.seq, 4)
+    begin = 0.1 * columns.seq + 5 * more_s * step
+    end = ((begin + 0.05) * 1e9).astype(np.int64)
+    start = end - 20_000_000 - np.where(place == 0, 0, 75_000_000 * place).astype(np.int64)
+    length = np.full(len(columns), 1_000_000)
+    equal = replace(
+        columns, start_ns=start, end_ns=end, gpu_duration_ns=length,
+        size_bytes=np.full(len(columns), 1 << 20),
+    )  # fmt: skip
+    marked = mark_first_calls(equal, (0, 1)).size_bytes != equal.size_bytes
+    assert bool(marked.any()) == is_marked

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.blame.recorded.grid import build_grid
+from ingero.core.blame.recorded.grid import RecordGrid, build_grid
+from ingero.core.blame.recorded.parts import join_parts
 from ingero.core.blame.roles import find_roles
 from ingero.core.blame.suspects import WorkerSteps
+from ingero.core.collectives.arrivals import measure_arrivals
 from ingero.core.collectives.columns import Collectives, Floats, Ints
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.own_time import own_segments
@@ -48,9 +50,43 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
     """
     ranks = tuple(int(w) for w in np.unique(collectives.who))
     cohort = find_roles(collectives, ranks)
-    grid = build_grid(collectives, match_collectives(collectives), ranks, cohort)
+    groups = match_collectives(collectives)
+    grid = build_grid(collectives, groups, ranks, cohort)
+    times = _measure(collectives, grid, ranks, exact_ends)
+    if exact_ends:
+        late_s = measure_arrivals(collectives, groups).start_late_s
+        joined = join_parts(collectives, grid, times.steady_s, late_s, times.flag_step, ranks)
+        if joined is not grid:
+            grid, times = joined, _measure(collectives, joined, ranks, exact_ends)
+    own, whole, period = times.own_s, times.whole, times.period_s
+    # Steps that at least half of the ranks recorded completely.
+    kept = (whole.sum(axis=0) * 2 >= max(1, whole.any(axis=1).sum())) & np.isfinite(period)
+    remap = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
+    matrix = WorkerSteps(own[:, kept], period[kept], cohort, tuple(np.flatnonzero(kept).tolist()))
+    waiting = np.where(whole, times.inside_s, np.nan)[:, kept]
+    return RecordSteps(matrix, ranks, remap[grid.step], grid.place, waiting, remap[times.flag_step])
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """What is measured of each step, as [rank, step]; `flag_step` is of each row.
+
+    `steady_s` is the length of each step by the calls that scatter least.
+    """
+
+    own_s: Floats
+    inside_s: Floats
+    whole: NDArray[np.bool_]
+    period_s: Floats
+    steady_s: Floats
+    flag_step: NDArray[np.intp]
+
+
+def _measure(
+    collectives: Collectives, grid: RecordGrid, ranks: tuple[int, ...], exact_ends: bool
+) -> _Times:
     shape = grid.whole.shape
-    own, length, inside = (np.full(shape, np.nan) for _ in range(3))
+    own, length, steady, inside = (np.full(shape, np.nan) for _ in range(4))
     segments = own_segments(collectives)
     own_of = np.full(len(collectives), np.nan)
     own_of[segments.row] = segments.own_s
@@ -63,25 +99,24 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
         flags = np.flatnonzero((collectives.who == code) & (flag >= 0))
         before = np.bincount(flag[flags], np.nan_to_num(own_of[flags]), shape[1])
         own[i] = _sums(own_of[rows], column, shape[1]) + before
-        ends = np.full((len(grid.patterns[i] or ()) or 1, shape[1]), np.nan)
+        ends = np.full((grid.length(i), shape[1]), np.nan)
         ends[grid.place[rows], column] = (clock[rows] - clock.min()) / 1e9
-        length[i, 1:] = _steadiest(np.diff(ends, axis=1), grid.last[i])
+        length[i, 1:], steady[i, 1:] = _steadiest(np.diff(ends, axis=1), grid.last[i])
     whole = np.isfinite(length) & grid.whole
-    period = nan_median(np.where(whole, length, np.nan), 0) if shape[1] else np.empty(0)
+    period, usual = (
+        nan_median(np.where(whole, each, np.nan), 0) if shape[1] else np.empty(0)
+        for each in (length, steady)
+    )
     if not exact_ends:
         own = _own_by_waiting(inside, np.nan_to_num(period), whole)
     own = np.maximum(own, MIN_OWN_SHARE * _typical(period))
-    own = np.where(whole, own, np.nan)
-    # Steps that at least half of the ranks recorded completely.
-    kept = (whole.sum(axis=0) * 2 >= max(1, whole.any(axis=1).sum())) & np.isfinite(period)
-    remap = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
-    matrix = WorkerSteps(own[:, kept], period[kept], cohort, tuple(np.flatnonzero(kept).tolist()))
-    waiting = np.where(whole, inside, np.nan)[:, kept]
-    return RecordSteps(matrix, ranks, remap[grid.step], grid.place, waiting, remap[flag])
+    return _Times(np.where(whole, own, np.nan), inside, whole, period, usual, flag)
 
 
-def _steadiest(lengths: Floats, last: int) -> Floats:
+def _steadiest(lengths: Floats, last: int) -> tuple[Floats, Floats]:
     """Return the lengths of the steps at the last place, or where they scatter far less.
+
+    The second result is always where they scatter least.
 
     Calls that need no compute, such as gathers ahead of it, follow a host that runs ahead.
     """
@@ -91,8 +126,7 @@ def _steadiest(lengths: Floats, last: int) -> Floats:
         low, high = np.nanquantile(np.diff(lengths[place]), MOST)
         scatter[place] = high - low
     best = int(scatter.argmin())
-    chosen: Floats = lengths[best if scatter[best] < STEADIER * scatter[last] else last]
-    return chosen
+    return lengths[best if scatter[best] < STEADIER * scatter[last] else last], lengths[best]
 
 
 def _flag_steps(collectives: Collectives, step: Ints) -> NDArray[np.intp]:

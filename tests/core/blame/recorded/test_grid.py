@@ -130,3 +130,16 @@ def test_steps_begin_with_the_call_behind_the_flags(before: int) -> None:
     assert found.places[found.anchor] == places[pattern.anchor]
     few = concat([calls, flag.take(np.arange(3))])
     assert _from_flags(few, pattern) is pattern, "three flags may be by chance"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_lost_call_does_not_move_the_later_steps_of_its_rank(place: int) -> None:
+    """Where it is the call that tells steps apart, two of them look like one."""
+    columns = job(40)
+    lost = (columns.who == 1) & np.isin(columns.seq, [3 * 8 + place, 3 * 21 + place])
+    part = columns.take(~lost)
+    found = grid(part)
+    far = ~np.isin(part.seq // 3, [*range(5, 12), *range(18, 25)])
+    assert (found.step[far] == part.seq[far] // 3).all()
+    assert found.whole[1, 12:18].all()
+    assert found.whole[1, 25:-1].all()

@@ -7,6 +7,7 @@ share, so that no clock is needed; every step is numbered from the first one tha
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ingero.core.blame.recorded.rhythm import mark_first_calls
@@ -21,6 +22,7 @@ from ingero.core.collectives.step_pattern import (
 )
 
 FITTING = 0.5  # of the steps of a rank must be whole, or another pattern is looked for
+SMOOTH = 5  # neighbouring steps that are numbered alike
 MIN_FLAGS, REGULAR = 4, 0.9  # flags, and the share of them that one place follows
 
 
@@ -28,7 +30,8 @@ MIN_FLAGS, REGULAR = 4, 0.9  # flags, and the share of them that one place follo
 class RecordGrid:
     """Step and place of each row, -1 outside; `whole` is [rank, step].
 
-    `last` is the place that ends the step of each rank, -1 for ranks without steps.
+    `last` is the place that ends the step of each rank, -1 for ranks without steps. A step holds
+    the pattern of a rank `parts` times.
     """
 
     step: Ints
@@ -36,6 +39,11 @@ class RecordGrid:
     whole: NDArray[np.bool_]
     last: tuple[int, ...]
     patterns: tuple[StepPattern | None, ...]
+    parts: int = 1
+
+    def length(self, rank: int) -> int:
+        """Return how many places the step of a rank has, at least one."""
+        return max(1, len(self.patterns[rank] or ())) * self.parts
 
 
 def build_grid(
@@ -53,15 +61,14 @@ def build_grid(
         cuts.append(cut)
         if cut is not None:
             step[mine], place[mine] = cut.step, cut.place
-    offsets = _line_up(collectives, groups, rows, step)
-    first = min((offsets[i] for i, cut in enumerate(cuts) if cut is not None), default=0)
-    size = max((offsets[i] - first + len(cut) for i, cut in enumerate(cuts) if cut), default=0)
+    numbers = _line_up(collectives, groups, rows, step)
+    first = min((int(each.min()) for each in numbers if len(each)), default=0)
+    size = max((int(each.max()) + 1 - first for each in numbers if len(each)), default=0)
     whole = np.zeros((len(ranks), size), bool)
     for i, (mine, cut) in enumerate(zip(rows, cuts, strict=True)):
-        if cut is not None:
-            shift = offsets[i] - first
-            step[mine] = np.where(cut.step >= 0, cut.step + shift, -1)
-            whole[i, shift : shift + len(cut)] = cut.whole
+        if cut is not None and len(numbers[i]):
+            step[mine] = np.where(cut.step >= 0, numbers[i][cut.step] - first, -1)
+            whole[i, numbers[i] - first] = cut.whole[: len(numbers[i])]
     last = tuple(_last_place(pattern) for pattern in patterns)
     return RecordGrid(step, place, whole, last, tuple(patterns))
 
@@ -130,10 +137,10 @@ def _from_flags(columns: Collectives, pattern: StepPattern) -> StepPattern:
 
 def _line_up(
     collectives: Collectives, groups: Groups, rows: list[NDArray[np.intp]], step: Ints
-) -> list[int]:
-    """Return what to add to the steps of each rank so that shared collectives have one step."""
+) -> list[Ints]:
+    """Return the number of each step of each rank, so that shared collectives have one step."""
     known = np.full(int(groups.max(initial=-1)) + 1, -1, np.int64)
-    offsets: list[int | None] = [None] * len(rows)
+    found: list[Ints | None] = [None] * len(rows)
     waiting = [i for i, mine in enumerate(rows) if (step[mine] >= 0).any()]
     base = 1 << 40  # offsets may be negative; steps of the grid may not
     while waiting:
@@ -142,35 +149,53 @@ def _line_up(
         ]
         i = waiting.pop(int(np.argmax(shared)))
         mine = rows[i][step[rows[i]] >= 0]
-        there = known[groups[mine]]
-        apart = there[there >= 0] - step[mine][there >= 0]
-        if len(apart):
-            values, counts = np.unique(apart, return_counts=True)
-            offset = int(values[counts.argmax()])
+        there, at = known[groups[mine]], step[mine]
+        met = there >= 0
+        is_whole = met & (collectives.peer[mine] < 0)  # of pairs, one that is lost moves the others
+        met = is_whole if is_whole.any() else met
+        count = np.arange(int(at.max()) + 1)
+        if met.any():
+            numbers = _numbers(at[met], there[met], count)
         else:
-            offset = _by_time(collectives, rows, step, offsets, i, base)
-        offsets[i] = offset
+            numbers = count + _by_time(collectives, rows, step, found, i, base)
+        found[i] = numbers
         free = known[groups[mine]] < 0
-        known[groups[mine][free]] = step[mine][free] + offset
-    return [base if offset is None else offset for offset in offsets]
+        known[groups[mine][free]] = numbers[at[free]]
+    return [np.empty(0, np.int64) if each is None else each for each in found]
+
+
+def _numbers(step: Ints, there: Ints, count: Ints) -> Ints:
+    """Return the number of each step of a rank: `there` is that of collectives that it shares.
+
+    Where the call is lost that tells steps apart, all later ones are counted one too low.
+    """
+    order = np.lexsort((there - step, step))
+    apart, begins = (there - step)[order], np.searchsorted(step[order], count)
+    ends = np.searchsorted(step[order], count, side="right")
+    is_known = ends > begins
+    by = apart[(begins + ends)[is_known] // 2]
+    by = np.median(sliding_window_view(np.pad(by, SMOOTH // 2, "edge"), SMOOTH), axis=1)
+    at = np.maximum(np.searchsorted(count[is_known], count, side="right") - 1, 0)
+    numbers: Ints = count + by.astype(np.int64)[at]
+    return numbers
 
 
 def _by_time(
     collectives: Collectives,
     rows: list[NDArray[np.intp]],
     step: Ints,
-    offsets: list[int | None],
+    found: list[Ints | None],
     rank: int,
     base: int,
 ) -> int:
     """Line up a rank that shares no collective with the others by the end of its last step."""
-    for other, offset in enumerate(offsets):
-        if offset is None:
+    for other, numbers in enumerate(found):
+        if numbers is None:
             continue
         theirs, mine = (rows[i][step[rows[i]] >= 0] for i in (other, rank))
         end = collectives.end_ns[mine].max()
         nearest = theirs[np.abs(collectives.end_ns[theirs] - end).argmin()]
-        return int(step[nearest]) + offset - int(step[mine].max())
+        return int(numbers[step[nearest]]) - int(step[mine].max())
     return base
 
 

@@ -10,9 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import Collectives, Ints
+from ingero.core.collectives.own_time import own_segments
 from ingero.core.collectives.step_pattern import LIGHT_BYTES
 
-LONGER = 2.5  # times the usual silence between two calls
+LONGER, USUAL = 2.5, 0.25  # times this quantile: of two calls a step, one follows a long silence
+# A host that looks at a loss every few steps is silent there as well. If its GPU works no longer
+# before those calls, they begin no step, unless there are two or three of them.
+FEW_CALLS, WORK = 3, 0.10  # of the time between two calls
 REGULAR = 0.9  # of the long silences must be equally many calls apart
 MIN_STEPS = 8
 
@@ -38,6 +42,8 @@ def mark_first_calls(collectives: Collectives, ranks: tuple[int, ...]) -> Collec
         periods.add(period)
         if period < 2 or len(periods) > 1:
             return collectives
+        if period > FEW_CALLS and not _works_longer(collectives, rows, begins):
+            return collectives
         first[rows[begins]] = True
         numbers.append(collectives.seq[rows[begins]])
     if not all(_are_same(numbers[0], other) for other in numbers[1:]):
@@ -51,12 +57,34 @@ def _are_same(one: Ints, other: Ints) -> bool:
     return common >= REGULAR * min(len(one), len(other))
 
 
+def _works_longer(
+    collectives: Collectives, rows: NDArray[np.intp], begins: NDArray[np.intp]
+) -> bool:
+    """Whether a GPU works for longer before the first calls; True where that is not known.
+
+    Between two calls its rank may have waited for others at flags.
+    """
+    if not collectives.is_gpu_timed[rows].all():
+        return True
+    mine = collectives.take(np.flatnonzero(collectives.who == collectives.who[rows[0]]))
+    segments = own_segments(mine)
+    own = np.zeros(len(mine))
+    own[segments.row] = np.nan_to_num(segments.own_s)
+    order = np.argsort(mine.start_ns, kind="stable")
+    is_call = mine.size_bytes[order] > LIGHT_BYTES
+    gap = np.diff(np.cumsum(own[order])[is_call])
+    is_first = np.zeros(len(gap), bool)
+    is_first[begins - 1] = True
+    more = np.median(gap[is_first]) - np.median(gap[~is_first])
+    return bool(more > WORK * np.mean(np.diff(mine.end_ns[order][is_call])) / 1e9)
+
+
 def _begins(collectives: Collectives, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], int]:
     """Return which calls follow a long silence, and how many calls apart; 0 where that varies."""
     silence = np.diff(collectives.start_ns[rows])
     if not len(silence):
         return np.empty(0, np.intp), 0
-    begins = np.flatnonzero(silence > LONGER * np.median(silence)) + 1
+    begins = np.flatnonzero(silence > LONGER * np.quantile(silence, USUAL)) + 1
     if len(begins) < MIN_STEPS:
         return begins, 0
     apart = np.diff(begins)
