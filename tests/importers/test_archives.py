@@ -113,7 +113,7 @@ def test_recordings_in_an_archive_are_read(packed: str, tmp_path: Path) -> None:
     path = tmp_path / f"job.tar.{packed or 'plain'}"
     path.write_bytes(tar(*files, ("job/link", b"", tarfile.SYMTYPE, "/etc"), packed=packed))
     inputs = load([path])
-    assert [kind for _, kind in inputs.used] == ["archive of 4 files (collective records)"]
+    assert [kind for _, kind in inputs.used] == ["archive of 4 files (collective record file)"]
     assert [each.rank for each in blame_inputs(inputs).culprits] == [1]
     again = tmp_path / "again.tar"
     again.write_bytes(tar(*files))

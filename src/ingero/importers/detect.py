@@ -292,7 +292,7 @@ def _csv(path: Path, data: bytes, inputs: Inputs) -> str:
     text = data.decode("utf-8", "replace")
     records = read_csv(path, text, inputs.problems)
     inputs.add(path, CollectiveSource.PLUGIN, records, exact=True)
-    return "collective records"
+    return "collective record file"
 
 
 def _job_facts(path: Path, data: bytes, inputs: Inputs) -> str:

@@ -144,6 +144,27 @@ def test_mistakes_are_one_sentence(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--gpu-model", "Foo", "--provider", "aws"], "no price is known for Foo at aws: "),
+        (["--gpu-model", "Foo"], "no price is known for Foo: `ingero rates show`"),
+        (["--provider", "aws"], "--provider alone gives no price"),
+        (["--gpu-model", "H100", "--provider", "aws"], ""),
+        (["--provider", "aws", "--rate", "2"], ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["blame", "whatif"])
+def test_a_gpu_without_a_price_is_named(
+    dumps: Path, capsys: pytest.CaptureFixture[str], command: str, given: list[str], said: str
+) -> None:
+    run([command, str(dumps), "--json", *given])
+    out, err = capsys.readouterr()
+    json.loads(out)
+    assert (err == "") == (said == "")
+    assert said in err
+
+
 def test_on_a_narrow_terminal_words_stay_whole_and_lines_are_indented(
     dumps: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import click
 from ingero.cli.exit_status import CANNOT_TELL, FINE, SLOW, Question
 from ingero.cli.params import AS_JSON, stacked
 from ingero.cli.recordings.ask import ask_blame
-from ingero.cli.show.table import print_json
+from ingero.cli.show.table import print_json, printable
 from ingero.core.cost import loss_per_hour
 from ingero.errors import Unavailable
 
@@ -171,12 +171,26 @@ def _ask_processes() -> tuple[list[tuple[int, bytes]], list[str]]:
 
 
 def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -> float | None:
-    """Return dollars per GPU hour: the given rate, else the one of the rate table."""
-    if rate is not None or gpu_model is None:
+    """Return dollars per GPU hour: the given rate, else the one of the rate table.
+
+    What was given and has no price is told, because a missing price would look like an oversight.
+    """
+    if rate is not None or (gpu_model is None and provider is None):
         return rate
+    if gpu_model is None:
+        print("--provider alone gives no price: add --gpu-model, or --rate", file=sys.stderr)
+        return None
     from ingero.config.rates import load_rates
 
-    return load_rates().guess(provider, gpu_model)
+    found = load_rates().guess(provider, gpu_model)
+    if found is None:
+        where = f" at {printable(provider)}" if provider else ""
+        print(
+            f"no price is known for {printable(gpu_model)}{where}: `ingero rates show` lists the "
+            "known ones, --rate gives one",
+            file=sys.stderr,
+        )
+    return found
 
 
 def answer_json(answer: "Answer", price: float | None) -> dict[str, Any]:
