@@ -11,6 +11,7 @@ from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.finder import ChainFinder
 from ingero.core.chains.incidents import (
     INCIDENT_GAP_NS,
+    _advice,
     lost_ms_per_s,
     severity_of,
 )
@@ -47,6 +48,18 @@ class Trace:
         self.finder.add(happened)
         self.finder.add_sample(SystemSample(at + SECOND, cpu, 40.0, 9000, 0, 12.0))
         return self.finder.find(at + SECOND, self.stats.summaries())
+
+
+def test_the_same_advice_about_the_same_processes_is_given_once() -> None:
+    def advised(*lines: str) -> Chain:
+        return Chain(
+            name="x", severity=Severity.LOW, summary="", root_cause="", explanation="",
+            recommendations=lines, timeline=(),
+        )  # fmt: skip
+
+    first, other = "lower a (pid 1), b (pid 2): renice -p 1 2", "lower a (pid 1): renice -p 1"
+    turned = "lower b (pid 2), a (pid 1): renice -p 2 1"
+    assert _advice([advised(first, "pin"), advised(turned, "pin", other)]) == (first, "pin", other)
 
 
 def test_a_storm_on_the_cpu_is_one_finding_with_its_symptoms() -> None:

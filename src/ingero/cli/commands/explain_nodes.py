@@ -6,7 +6,9 @@ from ingero.cli.exit_status import FINE, SLOW
 from ingero.cli.fanout.ask import ask_nodes
 from ingero.cli.fanout.options import FanoutOptions
 from ingero.cli.fanout.report import report_problems, require_an_answer
-from ingero.cli.show.table import print_json, printable, severity_tag
+from ingero.cli.show.chains import fix_lines, tagged
+from ingero.cli.show.table import print_json, printable
+from ingero.cli.show.wrap import on_screen
 from ingero.contract.api_paths import NODE_CHAINS
 from ingero.contract.chain import severity_order
 from ingero.contract.node_api import ChainRow, Chains
@@ -53,10 +55,6 @@ def _print_chains(chains: list[ChainRow], answered: int, asked: int) -> None:
         return
     print(f"FLEET CAUSAL CHAINS - {len(chains)} chain(s) from {nodes}\n")
     for chain in chains:
-        print(
-            f"{severity_tag(chain.severity)} [{printable(chain.node)}] {printable(chain.summary)}"
-        )
-        print(f"  Root cause: {printable(chain.root_cause)}")
-        if chain.recommendations:
-            print(f"  Fix: {'; '.join(printable(line) for line in chain.recommendations)}")
-        print()
+        print(tagged(chain.severity, f" [{printable(chain.node)}] {printable(chain.summary)}"))
+        print(on_screen(f"  Root cause: {printable(chain.root_cause)}", "    "))
+        print("".join(f"{line}\n" for line in fix_lines(chain.recommendations)))

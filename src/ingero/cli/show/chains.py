@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ingero.cli.show.table import print_json, printable, severity_tag
-from ingero.cli.show.wrap import screen_columns, wrap
+from ingero.cli.show.wrap import on_screen, screen_columns, wrap
 from ingero.contract.chain import Severity
 from ingero.storage.trace.chains import RecordedChain
 
@@ -47,31 +47,39 @@ def print_chains(
         print_chain(item, labels[index] if labels else {})
 
 
+def tagged(severity: str, text: str) -> str:
+    """Return a text behind its severity, in lines that fit the terminal."""
+    plain = f"[{printable(severity)}]"
+    return severity_tag(severity) + on_screen(f"{plain}{text}", "    ").removeprefix(plain)
+
+
 def print_chain(item: RecordedChain, labels: Mapping[str, str] = MappingProxyType({})) -> None:
     """Print one chain, with the annotations of the job at that time."""
     node = f" [{printable(item.node)}]" if item.node else ""
-    print(f"{severity_tag(item.chain.severity)}{node} {printable(item.chain.summary)}")
+    print(tagged(item.chain.severity, f"{node} {printable(item.chain.summary)}"))
     for entry in item.chain.timeline:
-        print(f"  [{entry.layer}] {printable(entry.op)}: {printable(entry.detail)}")
+        line = f"  [{entry.layer}] {printable(entry.op)}: {printable(entry.detail)}"
+        print(on_screen(line, "    "))
     if labels:
         print(
             f"  During: {', '.join(f'{key}={printable(value)}' for key, value in labels.items())}"
         )
-    print(f"  Root cause: {printable(item.chain.root_cause)}")
+    print(on_screen(f"  Root cause: {printable(item.chain.root_cause)}", "    "))
     if item.chain.recommendations:
-        _print_fixes([printable(line) for line in item.chain.recommendations])
+        print("\n".join(fix_lines(item.chain.recommendations)))
     print()
 
 
-def _print_fixes(fixes: Sequence[str]) -> None:
-    """Print on one line, which programs read, or on a terminal each on lines of its own."""
-    columns = screen_columns()
+def fix_lines(recommendations: Sequence[str]) -> list[str]:
+    """Return one line, which programs read, or on a terminal lines of its own for each."""
+    fixes, columns = [printable(line) for line in recommendations], screen_columns()
     if columns is None:
-        print(f"  Fix: {'; '.join(fixes)}")
-        return
-    for number, fix in enumerate(fixes):
-        lead = "  Fix: " if number == 0 else "       "
-        print("\n".join(wrap(f"{lead}{fix}", columns, "         ")))
+        return [f"  Fix: {'; '.join(fixes)}"] if fixes else []
+    return [
+        line
+        for number, fix in enumerate(fixes)
+        for line in wrap(f"{'       ' if number else '  Fix: '}{fix}", columns, "         ")
+    ]
 
 
 def print_chains_json(found: list[RecordedChain], labels: Sequence[Mapping[str, str]]) -> None:

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from ingero.agent.recording.app import TraceView
 from ingero.agent.recording.recorder import MAX_LOOKUPS, Resolver, TracedEvents, unresolved
-from ingero.cli.show.table import coloured, printable, severity_tag
+from ingero.cli.show.chains import fix_lines, tagged
+from ingero.cli.show.table import coloured, printable
+from ingero.cli.show.wrap import screen_columns
 from ingero.contract.events import Source, op_name, source_name
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.chains.evidence import SystemSample
@@ -40,10 +42,8 @@ def render_view(view: TraceView) -> str:
             lines += ["", coloured(title, "1"), *_table(ops, view)]
     lines += ["", *_footer(view)]
     for chain in view.chains:
-        lines += ["", f"{severity_tag(chain.severity)} {printable(chain.summary)}"]
-        lines += [f"  Fix: {'; '.join(printable(line) for line in chain.recommendations)}"] * bool(
-            chain.recommendations
-        )
+        lines += ["", tagged(chain.severity, f" {printable(chain.summary)}")]
+        lines += fix_lines(chain.recommendations)
     return "\n".join(lines)
 
 
@@ -65,7 +65,8 @@ def _bar(percent: float) -> str:
 def _table(ops: list[OpSummary], view: TraceView) -> list[str]:
     rows = [_HEADS, *(_row(op, view) for op in ops)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
-    return [
+    columns = screen_columns()
+    lines = [
         "  "
         + "  ".join(
             c.ljust(w) if i < 2 else c.rjust(w)
@@ -73,6 +74,7 @@ def _table(ops: list[OpSummary], view: TraceView) -> list[str]:
         )
         for row in rows
     ]
+    return [line[:columns].rstrip() for line in lines]
 
 
 def _row(op: OpSummary, view: TraceView) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ A storm on the CPU makes every call of a job slow. That is one thing to repair, 
 symptoms.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,6 +19,7 @@ INCIDENT_GAP_NS: Final = 120_000_000_000  # a finding that comes back later is a
 HIGH_MS_PER_S: Final = 50.0
 MEDIUM_MS_PER_S: Final = 5.0
 MAX_INCIDENTS: Final = 1024
+_WORD: Final = re.compile(r"\w+")
 # evidence of the same trouble has different names
 _CAUSES: Final = {
     "cpu": "cpu", "load": "cpu", "sched_switch": "cpu", "noisy_neighbor": "cpu",
@@ -153,11 +155,17 @@ def _one(group: list[Finding], now_ns: int, window_ns: int) -> Chain:
         severity=severity,
         summary=_summary(chain, others),
         explanation=explanation,
-        recommendations=tuple(
-            dict.fromkeys(line for one in (chain, *others) for line in one.recommendations)
-        ),
+        recommendations=_advice((chain, *others)),
         timeline=(*chain.timeline[:-1], *dict.fromkeys(more), *symptoms, chain.timeline[-1]),
     )
+
+
+def _advice(chains: Iterable[Chain]) -> tuple[str, ...]:
+    """Return each advice once: two that name the same processes in another order are one."""
+    found: dict[tuple[str, ...], str] = {}
+    for line in (line for chain in chains for line in chain.recommendations):
+        found.setdefault(tuple(sorted(_WORD.findall(line))), line)
+    return tuple(found.values())
 
 
 def _rank(finding: Finding) -> tuple[bool, int, int, float]:

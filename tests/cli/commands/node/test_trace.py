@@ -16,9 +16,11 @@ from ingero.cli.commands.node.trace import node_name, trace_policy
 from ingero.cli.commands.node.trace_options import Pids
 from ingero.cli.dispatch import run
 from ingero.cli.params import Size
+from ingero.cli.show import chains, trace, wrap
 from ingero.cli.show.trace import event_lines, heartbeat_line, render_view
 from ingero.config.ingero import AgentConfig, IngeroConfig
 from ingero.config.loader import load_text
+from ingero.contract.chain import Chain, Severity
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.recording.latency import OpSummary
@@ -108,6 +110,20 @@ def test_the_screen_shows_operations_and_pressure() -> None:
     assert "swap 12 MB!" in text
     assert "100 rows, recording" in text
     assert "\x1b" not in text
+
+
+def test_the_screen_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain(
+        name="x", severity=Severity.HIGH, summary="cudaStreamSync slow " * 5, root_cause="",
+        explanation="", recommendations=("wait for the other job " * 4, "pin"), timeline=(),
+    )  # fmt: skip
+    for module in (trace, chains, wrap):
+        monkeypatch.setattr(module, "screen_columns", lambda: 50)
+    lines = render_view(view(chains=[chain])).splitlines()
+    tables = [line for line in lines if "load" not in line and "records" not in line]
+    assert max(map(len, tables)) <= 50
+    assert lines[-1] == "       pin"
+    assert next(line for line in lines if line.startswith("[HIGH]")).endswith("slow")
 
 
 def test_the_screen_says_what_is_lost_and_why_nothing_is_recorded() -> None:
