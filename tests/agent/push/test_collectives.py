@@ -321,6 +321,40 @@ def test_why_collectives_are_missing_is_logged_once(caplog: pytest.LogCaptureFix
     assert [vars(record)["problem"] for record in caplog.records] == ["set RANK", "cut short"]
 
 
+@pytest.mark.parametrize(("pids", "is_said"), [((7, 8), True), ((7, 7), False)])
+def test_two_jobs_on_a_node_without_ids_are_said_once(
+    pids: tuple[int, int], is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their ranks have the same numbers, and Fleet cannot tell their steps apart."""
+    feeds = Feed(), Feed()
+    live = LiveCollectives(feeds, FleetStub(), Identity(node="n"), lambda _: None)
+    for second in range(20):
+        for feed, pid in zip(feeds, pids, strict=True):
+            feed.pid = pid
+            feed.waiting = [[record(second)]]
+        live.measure(float(second))
+    said = [vars(entry)["problem"] for entry in caplog.records]
+    assert (
+        said
+        == [
+            "two processes on this node are rank 2 of job j, and Fleet mixes their steps: set "
+            "INGERO_JOB_ID to another value for each job"
+        ]
+        * is_said
+    )
+
+
+def test_a_process_that_takes_the_place_of_another_one_is_no_second_job(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    feed = Feed()
+    live = LiveCollectives([feed], FleetStub(), Identity(node="n"), lambda _: None)
+    for second in range(40):
+        feed.pid, feed.waiting = second // 10, [[record(second)]]
+        live.measure(float(second))
+    assert caplog.records == []
+
+
 def test_a_rank_says_where_it_runs_once_that_is_known() -> None:
     """A process is seen before it uses its GPU; what is known is not asked again."""
     asked: list[tuple[int, int | None]] = []

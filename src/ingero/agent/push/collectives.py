@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from ingero.agent.push.claims import RankClaims
 from ingero.agent.push.collective_feed import (
     CollectiveFeed,
     RankBatch,
@@ -111,6 +112,7 @@ class LiveCollectives:
         self._failures = 0  # in a row
         self._lost = [0] * len(feeds)
         self._logged: set[str] = set()
+        self._claims = RankClaims()
 
     @property
     def queued_points(self) -> int:
@@ -162,6 +164,7 @@ class LiveCollectives:
                 for rank in self.ranks.values():
                     rank.stream.skip()
             for batch in batches:
+                self._log_once(self._claims.problem_with(batch))
                 if (
                     not self._is_measured_by_plugin(batch)
                     and (report := self._report_alone(batch, now_s)) is not None
