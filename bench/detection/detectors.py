@@ -1,12 +1,13 @@
 """The outcome of a detector on a world, and the published threshold rule in two variants."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from bench.detection.world import World
-from ingero.contract.verdict import Verdict
+from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.robust import MAD_TO_SIGMA
 
 THRESHOLD_TICK_S = 10
@@ -22,6 +23,21 @@ class Outcome:
     fleet_events: list[tuple[int, Verdict]] = field(default_factory=list)
     # the first straggler verdict of a column
     verdicts: dict[int, Verdict] = field(default_factory=dict)
+
+    def note(self, verdict: Verdict, second: int, column_of: Callable[[Verdict], int]) -> None:
+        """Note a verdict that is new: an alarm, an event, or nothing of these."""
+        if verdict.state is VerdictState.STRAGGLER:
+            column = column_of(verdict)
+            known = self.verdicts.get(column)
+            if known is None or known.episode != verdict.episode:
+                self.alarms.append((column, second + 1))
+            self.verdicts[column] = verdict
+        elif verdict.node == "" and verdict.state in (
+            VerdictState.FLEET_EVENT,
+            VerdictState.NOT_SURE,
+        ):
+            fleet = int((verdict.job or "").removeprefix("job"))
+            self.fleet_events.append((fleet, verdict))
 
 
 def run_threshold(world: World, k: float, confirmations: int) -> Outcome:

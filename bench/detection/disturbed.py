@@ -26,10 +26,11 @@ def disturbed(size: int, few: int) -> Iterator[Case]:
     if size >= 8:  # of three ranks, one replica would get one and could not compare it
         yield (
             12,
-            "two replicas, nodes pinned, one fails",
+            "two replicas without a log, nodes pinned, one fails",
             partial(_replicas, size, few, WARM_S // 2),
         )
-        yield 12, "two replicas, pushes in turns", partial(_replicas, size, few, None)
+        yield 12, "one replica on a log", partial(_on_log, size, few, 1)
+        yield 12, "two replicas on a log, pushes in turns", partial(_on_log, size, few, 2)
     yield 13, "slow from birth by 15%", partial(_birth, size, few)
     yield 14, "a rank hangs and all stop", partial(_hang, size, few)
     if size >= 8:
@@ -98,13 +99,17 @@ def _lossy(size: int, few: int, seed: int) -> World:
     return world
 
 
-def _replicas(size: int, few: int, failover_s: int | None, seed: int) -> World:
-    """Return a world with a load balancer in front of two Fleets.
-
-    Where nodes are pinned and one fails, they share nothing; with pushes in turns, a log.
-    """
+def _replicas(size: int, few: int, failover_s: int, seed: int) -> World:
+    """Return a world with a load balancer in front of two Fleets that share nothing."""
     world = one_slow(size, few, seed, 0.10)
-    world.replicas, world.failover_s, world.is_shared = 2, failover_s, failover_s is None
+    world.replicas, world.failover_s = 2, failover_s
+    return world
+
+
+def _on_log(size: int, few: int, replicas: int, seed: int) -> World:
+    """Return a world of Fleet itself; each node pushes to its replicas in turns."""
+    world = one_slow(size, few, seed, 0.10)
+    world.replicas, world.is_on_log = replicas, True
     return world
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from bench.detection.detectors import Outcome
+from bench.detection.replicated import run_on_log
 from bench.detection.world import World
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
@@ -14,9 +15,9 @@ START_S = 1_000_000.0
 
 def run_verdict(world: World, usd: float = 1.0, seed: int = 0) -> Outcome:
     """Feed the engine second by second and return its outcome."""
-    # Replicas on a log apply the same entries, so that one of them stands for all.
-    count = 1 if world.is_shared else world.replicas
-    fleets = [_Fleet(world, usd, seed + replica) for replica in range(count)]
+    if world.is_on_log:
+        return run_on_log(world)
+    fleets = [_Fleet(world, usd, seed + replica) for replica in range(world.replicas)]
     outcome, rng = Outcome(), np.random.default_rng(seed)
     phase = rng.integers(world.push_s, size=world.log_own.shape[1])
     for second in range(len(world.log_own)):
@@ -25,9 +26,7 @@ def run_verdict(world: World, usd: float = 1.0, seed: int = 0) -> Outcome:
         for replica, fleet in enumerate(fleets):
             if world.failover_s is not None and replica == 0 and second >= world.failover_s:
                 continue  # it is dead
-            received = range(world.replicas) if world.is_shared else (replica,)
-            parts = [np.flatnonzero(pushing & (to == each)) for each in received]
-            fleet.second(second, parts, outcome)
+            fleet.second(second, np.flatnonzero(pushing & (to == replica)), outcome)
     for fleet in fleets:
         fleet.finish(outcome)
     return outcome
@@ -43,8 +42,8 @@ class _Fleet:
         self.column_of: dict[tuple[str, str, str, int], int] = {}
         self._start(0)
 
-    def second(self, second: int, parts: list[np.ndarray], outcome: Outcome) -> None:
-        """Take what these columns push, one entry of a log after the other, and note verdicts."""
+    def second(self, second: int, who: np.ndarray, outcome: Outcome) -> None:
+        """Take what these columns push, and note the verdicts."""
         now_s = START_S + second
         if second == self.world.restart_s:
             self._start(second)
@@ -53,12 +52,11 @@ class _Fleet:
         for _, batch in [entry for entry in self.late if entry[0] == second]:
             self.engine.observe(batch, now_s)
         self.late = [entry for entry in self.late if entry[0] > second]
-        for who in parts:
-            batch = self._batch(who, second)
-            if batch is not None:
-                self._deliver(batch, second)
+        batch = self._batch(who, second)
+        if batch is not None:
+            self._deliver(batch, second)
         for verdict in self.engine.tick(now_s):
-            self._note(outcome, verdict, second)
+            outcome.note(verdict, second, self._column)
 
     def finish(self, outcome: Outcome) -> None:
         """Take the latest figures of open episodes."""
@@ -128,21 +126,6 @@ class _Fleet:
         job = verdict.job or ""
         rank = -1 if verdict.rank is None else verdict.rank
         return self.column_of[(job.replace("job", "fleet"), job, verdict.node, rank)]
-
-    def _note(self, outcome: Outcome, verdict: Verdict, second: int) -> None:
-        if verdict.state is VerdictState.STRAGGLER:
-            column = self._column(verdict)
-            if (
-                column not in outcome.verdicts
-                or outcome.verdicts[column].episode != verdict.episode
-            ):
-                outcome.alarms.append((column, second + 1))
-            outcome.verdicts[column] = verdict
-        elif verdict.node == "" and verdict.state in (
-            VerdictState.FLEET_EVENT,
-            VerdictState.NOT_SURE,
-        ):
-            outcome.fleet_events.append((int((verdict.job or "").removeprefix("job")), verdict))
 
 
 def _rows(batch: SampleBatch, mask: np.ndarray) -> SampleBatch:

@@ -116,6 +116,8 @@ def _price_error(world: World, named: dict[int, object]) -> float | None:
     """Return the median relative error of the price, against a replay without the slowdown."""
     errors = []
     for column, verdict in named.items():
+        if verdict.usd_per_hour is None:  # type: ignore[attr-defined]  # a Verdict
+            continue  # Fleet knows no price of a GPU without a model
         fleet = slice(column // world.size * world.size, (column // world.size + 1) * world.size)
         own = np.exp(world.log_own[-32:, fleet])  # the engine prices the last 32 steps
         other = np.delete(own, column % world.size, axis=1)
@@ -123,5 +125,5 @@ def _price_error(world: World, named: dict[int, object]) -> float | None:
         without = np.maximum(other.max(axis=1), np.median(own, axis=1))
         true = world.size * float((slowest - without).mean() / slowest.mean())
         if true > 0.05 * world.size:
-            errors.append(abs((verdict.usd_per_hour or 0.0) - true) / true)  # type: ignore[attr-defined]  # a Verdict
+            errors.append(abs(verdict.usd_per_hour - true) / true)  # type: ignore[attr-defined]  # a Verdict
     return float(np.median(errors)) if errors else None

@@ -33,7 +33,7 @@ class World:
     restart_s: int | None = None
     moves: dict[int, dict[int, tuple[str, int]]] = field(default_factory=dict)
     replicas: int = 1
-    is_shared: bool = False  # the replicas share a log
+    is_on_log: bool = False  # Fleet itself runs, and its replicas share a log
     # with two replicas: nodes are pinned, and from this second only the second one runs
     failover_s: int | None = None
     loss: float = 0.0  # share of batches that never arrive

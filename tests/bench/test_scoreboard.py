@@ -18,7 +18,7 @@ from bench.detection.scenarios import cases
 from bench.detection.score import score
 from bench.detection.seeds import parse_seeds, run_seeds
 from bench.detection.traces import DATA, trace_rows
-from bench.detection.world import World, one_slow
+from bench.detection.world import World
 
 from ingero.core.health.threshold import ThresholdPolicy, compute_threshold
 
@@ -39,7 +39,7 @@ SMALL |= {
 SMALL |= {
     "nodes get another name",
     "ranks are dealt to other nodes",
-    "two replicas, nodes pinned, one fails",
+    "two replicas without a log, nodes pinned, one fails",
 }
 
 
@@ -144,11 +144,30 @@ def test_slow_links_and_hangs_are_answered_by_class_not_by_silence(rows: list[Ro
     assert any(f["not_sure"] == f["jobs"] for f in asked)
 
 
+def test_replicas_on_a_log_that_get_pushes_in_turns_say_what_one_says() -> None:
+    """Fleet itself runs here, with its log in this process."""
+    outcomes = []
+    for replicas in (1, 2):
+        world = World(8, Noise([8], 5).block(120), is_on_log=True, replicas=replicas)
+        world.log_own[80:, 3] += np.log1p(0.2)
+        outcomes.append(run_verdict(world))
+    assert [column for column, _ in outcomes[0].alarms] == [3]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_pushes_in_turns_are_a_row_for_each_size_of_fleet() -> None:
+    on_log = [(name, make(1).replicas) for _, name, make in cases(8, fleets=2) if make(1).is_on_log]
+    assert on_log == [
+        ("one replica on a log", 1),
+        ("two replicas on a log, pushes in turns", 2),
+    ]
+
+
 def test_ranks_that_move_and_fleets_that_fail_hide_nobody(rows: list[Row]) -> None:
     for variant in (
         "nodes get another name",
         "ranks are dealt to other nodes",
-        "two replicas, nodes pinned, one fails",
+        "two replicas without a log, nodes pinned, one fails",
     ):
         figures = next(r.figures for r in rows if r.variant == variant and r.detector == "verdict")
         assert (figures["recall"], figures["false_alarms"]) == (1.0, 0)
@@ -202,14 +221,3 @@ def test_gates_of_several_seeds_are_pooled() -> None:
         measured["#2 median delay at most 10 s at 5% with 1 s pushes"]
         == "9.0 s (by size 3: 10 s, 8: 8 s)"
     )
-
-
-def test_two_replicas_on_a_log_say_what_one_fleet_says() -> None:
-    world_of_two = next(
-        make for _, name, make in cases(8, fleets=2) if name == "two replicas, pushes in turns"
-    )
-    for seed in range(2):
-        one = run_verdict(one_slow(8, 2, seed, 0.10), seed=seed)
-        two = run_verdict(world_of_two(seed), seed=seed)
-        assert one.verdicts
-        assert two == one
