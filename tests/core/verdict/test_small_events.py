@@ -48,7 +48,7 @@ def test_a_level_that_a_cohort_keeps_for_minutes_is_its_baseline(
     cohorts.level[:size], cohorts.baseline_level[:size] = 0.3, 0.1
     events = np.full(size, kind, np.int8)
     JobEvents(registry, POLICY)._follow_fleet_events(
-        events, np.zeros(size), np.zeros(size), 100.0 + after_s
+        events, np.zeros(registry.rows.size, bool), np.zeros(size), np.zeros(size), 100.0 + after_s
     )
     assert cohorts.baseline_level[1] == (0.3 if adopts else 0.1)
 

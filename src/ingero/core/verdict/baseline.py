@@ -19,7 +19,13 @@ from ingero.core.verdict.policy import (
     drift_allowance,
     samples_between_alarms,
 )
-from ingero.core.verdict.table import HEALTHY, HISTORY, RECENT_HISTORY, CohortRows, MemberRows
+from ingero.core.verdict.table import (
+    HEALTHY,
+    HISTORY,
+    RECENT_HISTORY,
+    CohortRows,
+    MemberRows,
+)
 
 YOUNG = 1800  # samples in which restless first minutes are learned again
 CALMER = 0.6  # of the learned scale: chance alone does not make a window of sixty so calm
@@ -109,6 +115,31 @@ def _start_over(rows: MemberRows, members: Index) -> None:
     rows.last_log_own[members] = last_log_own
     rows.history[members, :RECENT_HISTORY] = latest
     rows.samples[members] = RECENT_HISTORY
+
+
+def excuse_rise(rows: MemberRows, members: Index, samples: int) -> None:
+    """Excuse by how much members are slower, in these last samples, where their whole job is.
+
+    Nothing slows all members of a job down alike. Those that it slowed down least are not expected
+    to be faster from now on: they would seem slow as soon as it is over.
+    """
+    places = rows.samples[members][:, None] - 1 - np.arange(min(samples, RECENT_HISTORY))
+    latest = rows.latest[members[:, None], places % RECENT_HISTORY]
+    rise = np.clip(np.nanmedian(latest, axis=1) - rows.bias[members], 0.0, BIAS_CAP)
+    rows.excused[members] += rise
+    _shift_bias(rows, members, rise)
+    rows.cusum[members] = 0.0
+
+
+def end_excuse(rows: MemberRows, members: Index) -> None:
+    """Expect of members what was usual before their whole job became slower."""
+    _shift_bias(rows, members, -rows.excused[members])
+    rows.excused[members] = 0.0
+
+
+def _shift_bias(rows: MemberRows, members: Index, by: Column) -> None:
+    rows.bias[members] += by
+    rows.recent_excess[members] -= by[:, None]
 
 
 def first_history(rows: MemberRows, cohorts: CohortRows, policy: VerdictPolicy) -> Column:
@@ -211,8 +242,10 @@ def compute_cohort(
     raw_bias, is_small = rows.raw_bias[members], cohorts.is_small[cohort]
     cohorts.is_split[cohort] = not is_small and is_split(raw_bias, float(np.median(scale)))
     is_uncapped = is_small | cohorts.is_split[cohort] | rows.is_structural[members]
-    rows.bias[members] = rows.shift[members] + np.where(
-        is_uncapped, raw_bias, np.clip(raw_bias, -BIAS_CAP, BIAS_CAP)
+    rows.bias[members] = (
+        rows.shift[members]
+        + rows.excused[members]
+        + np.where(is_uncapped, raw_bias, np.clip(raw_bias, -BIAS_CAP, BIAS_CAP))
     )
 
 

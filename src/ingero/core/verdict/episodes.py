@@ -53,6 +53,8 @@ class Episodes:
         carried = find_carried(self._registry, judged, effect, self._policy)
         changed, is_excused = self.events.advance(judged, effect, carried, reporting, now_s)
         changed += self._end_abandoned()
+        for index in [each for each in self._calm if rows.job[each] in self.events.slowed]:
+            self._calm[index] = None  # the steps of before were those of a faster job
         is_excused |= carried
         reset_channels(rows, is_excused & (rows.state[:size] <= SUSPECT))
         may_be_blamed = judged & ~is_excused & ~self.events.grouped

@@ -237,14 +237,19 @@ def _follow(before: Column, value: Column, smooth: float | Column = SMOOTH) -> C
 def _follow_baselines(
     registry: MemberRegistry, batch: SampleBatch, log_own: Column, cohort: Index
 ) -> None:
-    """Learn own time, and GPU idle time beyond the peers', while a member is not suspected."""
+    """Learn own time, and GPU idle time beyond the peers', while a member is not suspected.
+
+    Nothing is learned during an event of the job either: what many ranks show then is not usual.
+    """
     rows, members = registry.rows, batch.member
     calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.limit[members])
+    calm &= np.isnan(registry.cohorts.reason_since_s[cohort])
     # A whole sample of steps is learned before the channel can react, so each step weighs less.
     per_sample = np.maximum(registry.cohorts.frames_per_sample[cohort], 1)
     # The first steps count alike: following the very first slowly, it would stay for a minute.
     smooth = np.maximum(SLOWLY / per_sample, 1.0 / np.maximum(rows.frames[members], 1))
-    own = _follow(rows.baseline_log_own[members], log_own, smooth)
+    # What a whole job changes by is no usual own time of its members.
+    own = _follow(rows.baseline_log_own[members], log_own - rows.common[members], smooth)
     rows.baseline_log_own[members] = np.where(calm, own, rows.baseline_log_own[members])
     known = np.isfinite(batch.idle_s)
     if not known.any():

@@ -23,12 +23,12 @@ from ingero.core.verdict.table import CohortRows
 
 def judged(
     cohorts: CohortRows, *, moving: float = 0.0, live: float = 8.0, known: float = 8.0,
-    slow_links: bool = False, now_s: float = 1000.0,
+    slow_links: bool = False, grouped: bool = False, now_s: float = 1000.0,
 ) -> tuple[list[int], list[bool]]:  # fmt: skip
     size = cohorts.size
     events, excused = fleet_events.judge(
         cohorts, np.full(size, moving), np.full(size, known), np.full(size, live),
-        np.full(size, slow_links), now_s=now_s, policy=POLICY,
+        np.full(size, slow_links), np.full(size, grouped), now_s=now_s, policy=POLICY,
     )  # fmt: skip
     cohorts.event[:size] = events
     return events.tolist(), excused.tolist()
@@ -116,6 +116,28 @@ def test_a_cohort_that_is_slower_as_a_whole_is_an_event_after_a_minute() -> None
     assert rising(0.03, 200)[-1] == CLEAR
 
 
+def test_a_cohort_that_is_slower_as_a_whole_excuses_nobody_and_is_not_said_twice() -> None:
+    cohorts = cohorts_of(1)
+    cohorts.level[0] = math.log1p(0.30)
+    for second in range(60):
+        judged(cohorts, now_s=1000.0 + second)
+    assert judged(cohorts, now_s=1060.0) == ([SLOWER], [False])
+    assert judged(cohorts, moving=4.0, now_s=1061.0) == ([SLOWER], [False]), "some rose by more"
+    assert judged(cohorts, grouped=True, now_s=1070.0)[0] == [SLOWER], "held"
+    assert judged(cohorts, grouped=True, now_s=1071.0) == ([CLEAR], [False])
+
+
+def test_a_cohort_on_its_way_back_is_not_slower_as_a_whole() -> None:
+    cohorts = cohorts_of(1)
+    cohorts.level[0] = math.log1p(0.30)
+    for second in range(60):
+        assert judged(cohorts, moving=8.0, now_s=1000.0 + second)[0][0] in (CLEAR, TOGETHER)
+    cohorts.level[0] = math.log1p(0.10)
+    assert judged(cohorts, now_s=1060.0)[0] == [TOGETHER]
+    cohorts.level[0] = math.log1p(0.29)
+    assert judged(cohorts, now_s=1061.0)[0] == [SLOWER]
+
+
 def test_a_large_rise_is_believed_sooner_and_in_a_young_job() -> None:
     assert rising(0.30, 60)[-1] == SLOWER
     assert rising(0.10, 120, first_s=100.0)[-1] == CLEAR  # watched for less than five minutes
@@ -127,14 +149,14 @@ def test_members_that_seem_faster_show_that_the_others_slowed_down() -> None:
     cohorts = cohorts_of(1)
     everyone, effect = np.zeros(8, np.intp), np.array([0.0] * 6 + [-0.2, -0.2])
     scale, everybody, nobody = np.full(8, 0.01), np.ones(8, bool), np.zeros(8, bool)
-    count = fleet_events.count_moving(cohorts, everyone, everybody, effect, scale, nobody)
-    assert count.tolist() == [0.0]  # the cohort as a whole is as fast as before
+    moved = fleet_events.who_moved(cohorts, everyone, everybody, effect, scale, nobody)
+    assert not moved.any()  # the cohort as a whole is as fast as before
     cohorts.slow_level[0] = 0.2
-    count = fleet_events.count_moving(cohorts, everyone, everybody, effect, scale, nobody)
-    assert count.tolist() == [6.0]
+    moved = fleet_events.who_moved(cohorts, everyone, everybody, effect, scale, nobody)
+    assert moved.tolist() == [True] * 6 + [False] * 2
     few = np.array([0.0] * 7 + [-0.2])
-    count = fleet_events.count_moving(cohorts, everyone, everybody, few, scale, nobody)
-    assert count.tolist() == [0.0]
+    moved = fleet_events.who_moved(cohorts, everyone, everybody, few, scale, nobody)
+    assert not moved.any()
 
 
 def test_members_slow_down_together_where_they_do_so_alike_and_beyond_their_noise() -> None:

@@ -109,7 +109,7 @@ def test_most_of_a_rack_must_be_slow_and_two_ranks_are_no_rack(
     for rank in range(12):
         labels = (("rack", "r1" if rank < of else f"x{rank}"),)
         registry.put(member(f"n{rank}", rank, labels=labels), 0.0)
-    found = Groups(registry)._shared(np.arange(slow), np.arange(12))
+    found = Groups(registry).find_shared(np.arange(slow), np.arange(12))
     assert found == (("rack", "r1") if is_shared else None)
 
 
@@ -126,5 +126,5 @@ def test_what_is_shared_by_too_few_does_not_end_the_search() -> None:
     for rank in range(12):
         labels = (("rack", "r1"), ("row", "w1" if rank < 4 else f"x{rank}"))
         registry.put(Member(cluster="c", node=f"n{rank}", rank=rank, job="j", labels=labels), 0.0)
-    found = Groups(registry)._shared(np.arange(3), np.arange(12))
+    found = Groups(registry).find_shared(np.arange(3), np.arange(12))
     assert found == ("row", "w1"), "whatever comes first, the rack is shared by everybody"

@@ -49,7 +49,7 @@ def describe_fleet_event(
     policy: VerdictPolicy,
     shared: str = "",
 ) -> Verdict:
-    """Return one verdict for a whole cohort; its node is empty because no node is to blame."""
+    """Return one verdict for a whole cohort; without a node, unless that is what they share."""
     cohorts, key = registry.cohorts, registry.cohort_keys[cohort]
     since = float(cohorts.event_since_s[cohort])
     is_unsure = kind in (fleet_events.SPLIT, fleet_events.STOPPED)
@@ -61,7 +61,7 @@ def describe_fleet_event(
     return Verdict(
         episode=short_hash((*key, f"{since:.3f}")),
         state=VerdictState.NOT_SURE if is_unsure else VerdictState.FLEET_EVENT,
-        node="",
+        node=_node_of(shared),
         job=key[1] or None,
         cause_class=FLEET_CAUSE.get(kind, CauseClass.FLEET),
         loss=None if loss is None else round(loss, 4),
@@ -71,9 +71,19 @@ def describe_fleet_event(
         since=round(since, 3),
         peers=live,
         usd_per_hour=None if loss is None else _price(registry, cohort, loss, policy),
-        evidence=fleet_events.describe(cohorts, cohort, kind, moved, live),
-        next_step=FLEET_NEXT_STEP.get(kind, SHARED_NEXT_STEP),
+        evidence=fleet_events.describe(cohorts, cohort, kind, moved, live, shared),
+        next_step=_look_at(shared) if shared else FLEET_NEXT_STEP.get(kind, SHARED_NEXT_STEP),
     )
+
+
+def _node_of(shared: str) -> str:
+    """Return the node that an event is about, or nothing."""
+    kind, _, value = shared.partition(" ")
+    return value if kind == "node" else ""
+
+
+def _look_at(shared: str) -> str:
+    return f"look at what {shared} has in common: power, cooling, switch, storage"
 
 
 def describe_group(registry: MemberRegistry, group: Group, policy: VerdictPolicy) -> Verdict:
@@ -91,7 +101,7 @@ def describe_group(registry: MemberRegistry, group: Group, policy: VerdictPolicy
     return Verdict(
         episode=short_hash((*member.cohort, group.shared, f"{group.began_s:.3f}")),
         state=VerdictState.FLEET_EVENT,
-        node=group.value if group.kind == "node" else "",
+        node=_node_of(group.shared),
         job=member.job,
         cause_class=CauseClass.STRUCTURAL if group.kind == "stage" else CauseClass.FLEET,
         loss=round(loss, 4),
@@ -103,7 +113,7 @@ def describe_group(registry: MemberRegistry, group: Group, policy: VerdictPolicy
         usd_per_hour=_price(registry, cohort, loss, policy),
         evidence=f"{count} of {group.of} ranks of {group.shared} slowed down within 30 s by "
         f"{excess:.1%} of own time: ranks {ranks}{more}",
-        next_step=f"look at what {group.shared} has in common: power, cooling, switch, storage",
+        next_step=_look_at(group.shared),
     )
 
 

@@ -15,6 +15,7 @@ ALIKE = 0.3  # of the largest effect in a job: what is smaller is something else
 COMMON_RISE = 0.045  # of a cohort's own time above its baseline: a job 5 % slower, less noise
 WANDERS = 4.0  # a rise must also be this many times what the cohort wanders anyway
 STAY_HIGH = 0.7  # of that limit: a rise is not over while the level stays above it
+FALLING = 0.8  # of the smoothed level: one that is on its way back is lower than that
 COMMON_HOLD_S = 60.0
 GROWN = 0.5  # of that rise: steps must have grown by so much
 FEW_SAMPLES = 10  # of steps, without which nothing is said about them
@@ -33,31 +34,30 @@ STAY = 0.8  # of the share that began an event: it does not end before the share
 HOLD_S = 10.0  # an event outlives its reason by this much
 
 
-def count_moving(
+def who_moved(
     cohorts: CohortRows,
     cohort: Index,
     judged: NDArray[np.bool_],
     effect: Column,
     scale: Column,
     moving: NDArray[np.bool_],
-) -> Column:
-    """Count per cohort the members that became slower; `effect` compares them with the median.
+) -> NDArray[np.bool_]:
+    """Tell which members became slower; `effect` compares them with the median of their cohort.
 
     When most members become slower, the median moves along, and the others seem to be faster than
     they were while the whole cohort is slower. Then those that seem unchanged are the slow ones.
     """
     size = cohorts.size
-    known = np.bincount(cohort[judged], minlength=size)
-    moved = np.bincount(cohort[moving], minlength=size).astype(np.float64)
     faster = judged & (effect < -np.maximum(FASTER, FASTER_SCALES * scale))
     left = np.bincount(cohort[faster], minlength=size)
     if not left.any():
-        return moved
+        return moving
+    known = np.bincount(cohort[judged], minlength=size)
     total = np.bincount(cohort[faster], effect[faster], minlength=size)
     by = np.divide(-total, left, out=np.zeros(size), where=left > 0)
     rise = np.nan_to_num(cohorts.slow_level[:size] - cohorts.baseline_level[:size])
     most = (left >= np.maximum(2, LEFT * known)) & (rise > 0.5 * by)
-    return np.where(most, known - left, moved).astype(np.float64)
+    return np.asarray(np.where(most[cohort], judged & ~faster, moving), bool)
 
 
 def find_moving(
@@ -80,6 +80,7 @@ def judge(
     judged: Column,
     live: Column,
     links: NDArray[np.bool_],
+    grouped: NDArray[np.bool_],
     *,
     now_s: float,
     policy: VerdictPolicy,
@@ -87,11 +88,14 @@ def judge(
     """Return the event of each cohort, and whether its members are excused now.
 
     The columns count members per cohort. Slow `links` excuse nobody: they are reported beside a
-    slow rank, not instead of it.
+    slow rank, not instead of it, and so is a cohort that is slower as a whole. That `grouped`
+    cohorts are slower is said by a group already.
     """
     size = cohorts.size
     before = cohorts.event[:size]
     reason = _reasons(cohorts, moving, judged, live, links, now_s, policy)
+    over = (before == TOGETHER) & _is_falling(cohorts)  # it is not followed by another event
+    reason[(grouped | over) & (reason == SLOWER)] = CLEAR
     since = cohorts.reason_since_s[:size]
     since[:] = np.where(reason != CLEAR, np.where(np.isnan(since), now_s, since), np.nan)
     until = cohorts.event_until_s[:size]
@@ -144,6 +148,8 @@ def _reasons(
     together = (share > limit) & (moving >= 2) & ((judged >= FEW) | (moving >= judged))
     coverage = live < MIN_COVERAGE * expected
     slower = _is_slower(cohorts, now_s) & (expected > 1)  # a single member may have more work
+    # A job that is slower as a whole slows some members down more than others.
+    together &= ~(slower & (cohorts.event[:size] == SLOWER))
     split = cohorts.is_split[:size] & (expected > 0)  # not when the job has ended
     return np.select(
         [coverage & (live == 0), split, coverage, together, slower, links],
@@ -176,11 +182,20 @@ def _is_slower(cohorts: CohortRows, now_s: float) -> NDArray[np.bool_]:
     is_young = now_s - cohorts.first_seen_s[:size] < YOUNG_S
     cohorts.has_settled[:size] |= is_young & (away < SETTLED) & _is_step_shorter(cohorts)
     slower = high & (now_s - np.nan_to_num(since, nan=np.inf) >= hold_s)
-    for cohort in np.flatnonzero(slower & (cohorts.event[:size] != SLOWER)).tolist():
+    is_said = np.isin(cohorts.event[:size], (SLOWER, TOGETHER))  # then steps of before are too old
+    for cohort in np.flatnonzero(slower & ~is_said).tolist():
         if not _have_steps_grown(cohorts, cohort, now_s - float(since[cohort])):
             slower[cohort], since[cohort] = False, np.nan
             baseline[cohort] = slow[cohort]  # what own times are from now on
     return np.asarray(slower, bool)
+
+
+def _is_falling(cohorts: CohortRows) -> NDArray[np.bool_]:
+    """Tell which cohorts are on their way back to their baselines."""
+    size = cohorts.size
+    away = cohorts.level[:size] - cohorts.baseline_level[:size]
+    smoothed = cohorts.slow_level[:size] - cohorts.baseline_level[:size]
+    return np.asarray(away < FALLING * smoothed, bool)
 
 
 def _have_steps_grown(cohorts: CohortRows, cohort: int, for_s: float) -> bool:
@@ -213,7 +228,11 @@ def _is_step_shorter(cohorts: CohortRows) -> NDArray[np.bool_]:
 
 
 def _excuses(events: NDArray[np.int8]) -> NDArray[np.bool_]:
-    return np.asarray((events != CLEAR) & (events != LINKS), bool)
+    """Tell which events excuse the members: not slow links, nor a job that is slower as a whole.
+
+    Members of that are compared with each other as before, so one that becomes slow is seen.
+    """
+    return np.asarray(~np.isin(events, (CLEAR, LINKS, SLOWER)), bool)
 
 
 def rise_of(cohorts: CohortRows, cohort: int) -> float:
@@ -221,13 +240,16 @@ def rise_of(cohorts: CohortRows, cohort: int) -> float:
     return float(np.expm1(cohorts.slow_level[cohort] - cohorts.baseline_level[cohort]))
 
 
-def describe(cohorts: CohortRows, cohort: int, event: int, moving: int, live: int) -> str:
+def describe(
+    cohorts: CohortRows, cohort: int, event: int, moving: int, live: int, shared: str = ""
+) -> str:
     """Return the evidence of a fleet event: why no node is blamed."""
     rise = rise_of(cohorts, cohort)
     expected = int(cohorts.expected[cohort])
     now_s, before_s = transfer_of_job(cohorts, cohort)
     return {
-        TOGETHER: f"{moving} of {live} members slowed down together",
+        TOGETHER: f"{moving} of {live} members slowed down together"
+        + (f", and what they share is {shared}" if shared else ""),
         COVERAGE: f"only {live} of {expected} members report"
         if live < expected
         else f"members did not report for a while; {live} do now",

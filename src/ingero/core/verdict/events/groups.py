@@ -63,7 +63,7 @@ class Groups:
     def _find(self, job: int, slow: Index, now_s: float) -> None:
         rows, size = self._registry.rows, self._registry.rows.size
         everyone = np.flatnonzero((rows.job[:size] == job) & (rows.last_seen_s[:size] > 0))
-        shared = self._shared(slow, everyone)
+        shared = self.find_shared(slow, everyone)
         if shared is None:
             return
         kind, value = shared
@@ -77,7 +77,7 @@ class Groups:
         group.of, group.held_until_s = len(alike), now_s + HOLD_S
         group.is_open |= now_s - group.began_s >= CONFIRM_S
 
-    def _shared(self, slow: Index, everyone: Index) -> tuple[str, str] | None:
+    def find_shared(self, slow: Index, everyone: Index) -> tuple[str, str] | None:
         """Return what most of the slow ranks share and hardly anybody else, if there is such."""
         rows = self._registry.rows
         codes, hit = np.unique(rows.shares[slow], return_counts=True)

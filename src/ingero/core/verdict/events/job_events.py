@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.robust import Column
+from ingero.core.verdict.baseline import end_excuse, excuse_rise
 from ingero.core.verdict.decision import Mask
 from ingero.core.verdict.events import fleet_events
 from ingero.core.verdict.events.describe import (
@@ -22,7 +23,7 @@ from ingero.core.verdict.fast_channel import margin_of_error, recent_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.step_channel import growth_of_steps
-from ingero.core.verdict.table import FAST, FEW
+from ingero.core.verdict.table import FAST, FEW, RECENT, SUSPECT
 
 # Of what the steps grew by, both as logarithms: own time is a part of the step, so a group whose
 # own time grew by less than a quarter of it is no reason, as for members in the step channel.
@@ -41,6 +42,9 @@ class JobEvents:
         self._registry, self._policy = registry, policy
         self._groups, self._moves, self._again = Groups(registry), Moves(), Recurrences()
         self.grouped = np.zeros(0, bool)
+        self.slowed: list[
+            int
+        ] = []  # jobs of which it was just said that they are slower as a whole
 
     def current(self) -> list[Verdict]:
         """Return the open events."""
@@ -102,15 +106,15 @@ class JobEvents:
         moving = fleet_events.find_moving(
             rows.job[:size], judged & ~carried, effect, margin, self._policy.gate
         )
-        moved = fleet_events.count_moving(
-            cohorts, cohort, judged, effect, rows.scale[:size], moving
-        )
+        who = fleet_events.who_moved(cohorts, cohort, judged, effect, rows.scale[:size], moving)
+        moved = np.bincount(cohort[who], minlength=cohorts.size).astype(np.float64)
         known = np.bincount(cohort[judged], minlength=cohorts.size).astype(np.float64)
         links = judge_links(cohorts, self._mean_step_s(judged), now_s)
         events, excused = fleet_events.judge(
-            cohorts, moved, known, reporting, links, now_s=now_s, policy=self._policy
-        )
-        changed = self._follow_fleet_events(events, moved, reporting, now_s)
+            cohorts, moved, known, reporting, links, self._in_groups(judged, known),
+            now_s=now_s, policy=self._policy,
+        )  # fmt: skip
+        changed = self._follow_fleet_events(events, who, moved, reporting, now_s)
         explains = moving & self._explains(moving, effect)
         self.grouped = self._groups.advance(judged & ~excused[cohort], explains, now_s)
         changed += self._follow_groups()
@@ -215,43 +219,83 @@ class JobEvents:
         means = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
         return np.asarray(means, np.float64)
 
+    def _in_groups(self, judged: Mask, known: Column) -> Mask:
+        """Tell of which cohorts most members are in an open group."""
+        rows, inside = self._registry.rows, np.zeros(len(judged), bool)
+        inside[: len(self.grouped)] = self.grouped  # members may have joined since
+        inside &= judged & np.isin(rows.job[: len(judged)], list(self.open_groups))
+        count = np.bincount(rows.cohort[: len(judged)][inside], minlength=len(known))
+        return np.asarray(count > 0.5 * known, bool)
+
     def _follow_fleet_events(
-        self, events: NDArray[np.int8], moved: Column, reporting: Column, now_s: float
+        self, events: NDArray[np.int8], who: Mask, moved: Column, reporting: Column, now_s: float
     ) -> list[Verdict]:
         """Open and end fleet events where the event of a cohort changed."""
         cohorts, size = self._registry.cohorts, self._registry.cohorts.size
         adopt = (events == fleet_events.SLOWER) & (cohorts.event[:size] == fleet_events.SLOWER)
         adopt &= now_s - cohorts.event_since_s[:size] >= ADOPT_S
         cohorts.baseline_level[:size][adopt] = cohorts.level[:size][adopt]
-        changed = []
+        changed, self.slowed = [], []
         for cohort in np.flatnonzero(events != cohorts.event[:size]).tolist():
             before = self.open_fleet.pop(cohort, None)
             if before is not None:
                 changed.append(_over(before))
             kind = int(events[cohort])
+            if cohorts.event[cohort] == fleet_events.SLOWER:
+                self._end_excuse(cohort, now_s)
             if kind != fleet_events.CLEAR:
                 cohorts.event_since_s[cohort] = now_s
-                counted, shared = self._counted(cohort, kind)
+                counted = self._counted(cohort, kind)
                 self.open_fleet[cohort] = describe_fleet_event(
                     self._registry, cohort, kind, int(moved[counted].sum()),
-                    int(reporting[counted].sum()), self._policy, shared,
+                    int(reporting[counted].sum()), self._policy,
+                    self._shared(counted, kind, who),
                 )  # fmt: skip
                 changed.append(self.open_fleet[cohort])
+                if kind == fleet_events.SLOWER:
+                    self._excuse(cohort, counted, now_s)
         cohorts.event[:size] = events
         return changed
 
-    def _counted(self, cohort: int, kind: int) -> tuple[Mask, str]:
-        """Return the cohorts of a job that an event is about, and what their members share."""
+    def _excuse(self, cohort: int, counted: Mask, now_s: float) -> None:
+        """Compare members of a job that is slower as a whole as they are now with each other."""
+        rows, cohorts = self._registry.rows, self._registry.cohorts
+        self.slowed.append(int(cohorts.job[cohort]))
+        usual = (rows.baseline_samples[: rows.size] > 0) & (rows.state[: rows.size] <= SUSPECT)
+        members = np.flatnonzero(usual & counted[rows.cohort[: rows.size]])
+        lasting_s = now_s - float(cohorts.high_since_s[cohort])
+        excuse_rise(rows, members, max(int(lasting_s / cohorts.sample_s[cohort]), RECENT))
+
+    def _end_excuse(self, cohort: int, now_s: float) -> None:
+        """Compare them as before, unless the job has got used to its new pace."""
+        rows, cohorts = self._registry.rows, self._registry.cohorts
+        if now_s - cohorts.event_since_s[cohort] < ADOPT_S:
+            of_job = rows.job[: rows.size] == cohorts.job[cohort]
+            end_excuse(rows, np.flatnonzero(of_job & (rows.excused[: rows.size] > 0)))
+
+    def _counted(self, cohort: int, kind: int) -> Mask:
+        """Return the cohorts of a job that an event is about."""
         cohorts, size = self._registry.cohorts, self._registry.cohorts.size
         of_job = cohorts.job[:size] == cohorts.job[cohort]
         if kind != fleet_events.SLOWER:
             is_few = cohorts.expected[cohort] < FEW
-            return (of_job if is_few else np.arange(size) == cohort), ""
+            return np.asarray(of_job if is_few else np.arange(size) == cohort, bool)
         high = of_job & ~np.isnan(cohorts.high_since_s[:size])
         high[cohort] = True
-        others = of_job & ~high & (cohorts.expected[:size] > 0)
-        role = self._registry.cohort_keys[cohort][4]
-        return high, f"stage {role}" if role and high.sum() == 1 and others.any() else ""
+        return np.asarray(high, bool)
+
+    def _shared(self, counted: Mask, kind: int, who: Mask) -> str:
+        """Return what the members that slowed down share, and hardly anybody else in their job."""
+        rows, inside = self._registry.rows, counted[self._registry.rows.cohort[: len(who)]]
+        if kind not in (fleet_events.TOGETHER, fleet_events.SLOWER):
+            return ""
+        seen = rows.last_seen_s[: len(who)] > 0
+        slow = np.flatnonzero(inside & (who if kind == fleet_events.TOGETHER else seen))
+        if len(slow) < 2:
+            return ""
+        everyone = np.flatnonzero(seen & (rows.job[: len(who)] == rows.job[slow[0]]))
+        shared = self._groups.find_shared(slow, everyone)
+        return "" if shared is None else " ".join(shared)
 
 
 def _over(verdict: Verdict) -> Verdict:

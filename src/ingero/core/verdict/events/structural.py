@@ -70,7 +70,10 @@ def _first_ranks(registry: MemberRegistry, policy: VerdictPolicy) -> list[Findin
 
 
 def _slow_models(registry: MemberRegistry) -> list[Finding]:
-    """Find the GPU model that sets the pace of a job with several."""
+    """Find the GPU model that sets the pace of a job with several.
+
+    What its ranks usually take counts: a model that has become slower is an event of its cohort.
+    """
     cohorts, findings = registry.cohorts, []
     models = np.array([bool(key) and bool(key[3]) for key in registry.cohort_keys])
     known = models & ~np.isnan(cohorts.baseline_level[: cohorts.size])
@@ -79,10 +82,10 @@ def _slow_models(registry: MemberRegistry) -> list[Finding]:
         of_job = np.flatnonzero(known & (cohorts.job[: cohorts.size] == job)).tolist()
         for cohort in of_job:
             beside = [c for c in registry.models_beside(cohort) if c in of_job]
-            order = sorted(beside, key=lambda each: -float(cohorts.level[each]))
+            order = sorted(beside, key=lambda each: -float(cohorts.baseline_level[each]))
             if len(order) < 2 or order[0] != cohort:
                 continue
-            slow_s, next_s = (float(np.exp(cohorts.level[each])) for each in order[:2])
+            slow_s, next_s = (float(np.exp(cohorts.baseline_level[each])) for each in order[:2])
             if slow_s > (1 + MODEL_GAP) * next_s:
                 findings.append(_slow_model(registry, cohort, slow_s, next_s))
     return findings
