@@ -23,6 +23,7 @@ from ingero.core.verdict.table import (
     HEALTHY,
     HISTORY,
     RECENT_HISTORY,
+    SUSPECT,
     CohortRows,
     MemberRows,
 )
@@ -69,8 +70,9 @@ def relearn(rows: MemberRows, cohorts: CohortRows, members: Index) -> None:
     """Learn again what was learned in restless first minutes; `members` just closed a sample.
 
     A cohort starts over when two windows in a row were much calmer than its baselines, and a single
-    member when it is no longer as slow as it was at first (it was compiling). Both happen in the
-    first half hour only: later a calm spell says little about the job.
+    member when it is no longer as slow as it was at first (it was compiling), or when it became
+    slow while its first baseline was learned. This happens in the first half hour only: later a
+    calm spell says little about the job.
     """
     young = members[(rows.samples[members] % RECENT_HISTORY == 0) & (rows.samples[members] < YOUNG)]
     young = young[rows.baseline_samples[young] > 0][: 8 * PER_TICK]
@@ -80,7 +82,7 @@ def relearn(rows: MemberRows, cohorts: CohortRows, members: Index) -> None:
     middle = np.nanmedian(latest, axis=1)
     spread = MAD_TO_SIGMA * np.nanmedian(np.abs(latest - middle[:, None]), axis=1)
     is_over = (rows.raw_bias[young] > BIAS_CAP) & (middle < 0.5 * rows.raw_bias[young])
-    again = young[is_over & (rows.state[young] == HEALTHY)]
+    again = young[(is_over & (rows.state[young] == HEALTHY)) | _is_stuck(rows, young, spread)]
     for cohort in np.unique(rows.cohort[young]).tolist():
         mine = rows.cohort[young] == cohort
         learned = float(np.median(rows.scale[young[mine]]))
@@ -92,6 +94,17 @@ def relearn(rows: MemberRows, cohorts: CohortRows, members: Index) -> None:
             cohorts.baseline_level[cohort] = np.nan
             again = np.union1d(again, everyone)
     _start_over(rows, again)
+
+
+def _is_stuck(rows: MemberRows, members: Index, spread: Column) -> NDArray[np.bool_]:
+    """Tell who is suspected ever since its first baseline, which holds calm and slow samples.
+
+    Both together seem to scatter so much that nothing is certain, and while it is suspected nothing
+    else is learned.
+    """
+    is_first = rows.samples[members] >= 4 * rows.baseline_samples[members]
+    is_first &= rows.state[members] == SUSPECT
+    return np.asarray(is_first & (spread < CALMER * rows.own_scale[members]), bool)
 
 
 def forget_start(rows: MemberRows, cohorts: CohortRows) -> None:

@@ -62,7 +62,9 @@ def decide(
     before = rows.state[:size].copy()
     behind = np.zeros(size, bool) if behind is None else behind & judged
     over, holding = _channels(registry, effect, policy)
-    over[:, FAST] |= behind
+    always = _is_always_slow(registry)
+    over[:, FAST] |= behind & ~always
+    over[:, CHRONIC] |= behind & always
     _raise(registry, judged & (before == HEALTHY) & over.any(axis=1), over, now_s, policy)
     # What the job waits for is clearer than own time where that is noisy: it takes over.
     clearer = (rows.state[:size] == SUSPECT) & (rows.channel[:size] == FAST) & over[:, ADVANCE]
@@ -155,19 +157,25 @@ def _is_calm_for_long(rows: MemberRows, effect: Column, policy: VerdictPolicy) -
     return np.asarray(calm & (rows.samples[:size] - since >= rows.hold_samples[:size]), bool)
 
 
+def _is_always_slow(registry: MemberRegistry) -> Mask:
+    """Tell which members have been slower than their peers since they were first seen."""
+    rows, size = registry.rows, registry.rows.size
+    bias, scale = rows.raw_bias[:size], rows.scale[:size]
+    always = (bias > np.maximum(BIAS_CAP, 3 * scale)) & ~rows.is_structural[:size]
+    return np.asarray(always & ~registry.cohorts.is_small[rows.cohort[:size]], bool)
+
+
 def _channels(registry: MemberRegistry, effect: Column, policy: VerdictPolicy) -> tuple[Mask, Mask]:
     """Return, as [member, channel], which channels are over their limit and which still hold.
 
     The columns are FAST, STALL, CHRONIC and ADVANCE, in this order.
     """
     rows, size = registry.rows, registry.rows.size
-    bias, scale = rows.raw_bias[:size], rows.scale[:size]
     cusum, limit, stall = rows.cusum[:size], rows.limit[:size], rows.stall_cusum[:size]
-    always = (bias > np.maximum(BIAS_CAP, 3 * scale)) & ~rows.is_structural[:size]
-    always &= ~registry.cohorts.is_small[rows.cohort[:size]]
+    always = _is_always_slow(registry)
     # A rank that compiles longer than others is slow at first, and then it is not.
     is_warm = is_refined(rows, registry.cohorts, policy)
-    chronic = always & is_warm & (effect + rows.bias[:size] > 0.5 * bias)
+    chronic = always & is_warm & (effect + rows.bias[:size] > 0.5 * rows.raw_bias[:size])
     waited, enough = rows.advance_cusum[:size], rows.advance_limit[:size]
     # What was waited for some time ago is no reason to suspect anybody now.
     waits = (waited > enough) & (advance_effect(rows, np.arange(size)) >= policy.gate)

@@ -7,6 +7,7 @@ import numpy as np
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.robust import Column
+from ingero.core.verdict.baseline import first_history
 from ingero.core.verdict.decision import Mask, decide, reset_channels
 from ingero.core.verdict.events.carried import find_carried
 from ingero.core.verdict.events.job_events import JobEvents
@@ -26,6 +27,7 @@ from ingero.core.verdict.verdicts import describe_member
 from ingero.core.verdict.what_if import recent_frames
 
 REFRESH_S = 10.0  # how often excess, cause and price of open episodes are computed again
+AFTER_FIRST = 2  # samples after a first baseline: who is slow from then on was so before
 BLAMED = (VerdictState.STRAGGLER, VerdictState.LATE, VerdictState.NOT_SURE)
 
 
@@ -168,9 +170,16 @@ class Episodes:
         cohort = int(rows.cohort[index])
         since = slow_since(cohorts, cohort, rose_at(rows, index))
         self._calm[index] = None
-        if rows.channel[index] != CHRONIC:
+        if rows.channel[index] != CHRONIC and not self._is_slow_since_warm_up(index, since):
             self._calm[index] = find_calm(cohorts, cohort, since, only_near=True)
         mark_restless(cohorts, cohort, int(cohorts.step_samples[cohort]) - since)
+
+    def _is_slow_since_warm_up(self, index: int, since: int) -> bool:
+        """Tell whether a member became slow before its first baseline: then no steps were calm."""
+        rows, cohorts = self._registry.rows, self._registry.cohorts
+        slow = int(cohorts.step_samples[rows.cohort[index]]) - since
+        first = first_history(rows, cohorts, self._policy)[index]
+        return bool(rows.samples[index] - slow <= first + AFTER_FIRST)
 
     def _refresh(self, now_s: float) -> list[Verdict]:
         """Compute the figures of open episodes again, and return those whose state changed."""

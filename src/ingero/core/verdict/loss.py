@@ -30,6 +30,7 @@ MAX_DOUBT = math.log(
     19
 )  # one jump in twenty is work, however rare it was: work also changes at once
 WINDOW = 60  # samples of slow steps that are compared: the latest minute
+LATEST = 20  # the same for a member that costs nothing so far
 LEAST_ALARM = 2 * MIN_LOSS  # where steps do not decide, less than this at most is listed as late
 # What was said of a member stays until the change is this many times as clear: it does not flap.
 STAY = 2.0
@@ -86,7 +87,9 @@ def measure_loss(
         lengths = (None, None) if change is None else (change.calm_s, change.slow_s)
         return Loss(share, error, is_late, price, *lengths)
 
-    change = None if calm is None else change_of_step(registry, index, calm, most)
+    # One that was late may become slow: that shows in the latest steps first.
+    window = LATEST if was_late else WINDOW
+    change = None if calm is None else change_of_step(registry, index, calm, most, window)
     # In pipelines own times are small and far from regular: what stalls add to them says little.
     is_small = rows.channel[index] == STALL and registry.slowest_model_s(index) == 0
     is_hidden = most < HIDDEN and not is_small
@@ -117,17 +120,22 @@ def _is_unchanged(change: Change, most: float) -> bool:
 
 
 def change_of_step(
-    registry: MemberRegistry, index: int, calm: CalmSteps, waited: float = 0.0
+    registry: MemberRegistry,
+    index: int,
+    calm: CalmSteps,
+    waited: float = 0.0,
+    window: int = WINDOW,
 ) -> Change | None:
     """Compare the steps since a member became slow with calm ones; None without such steps.
 
     Medians are compared where it is slow all the time, and means where it stalls now and then.
-    `waited` is the share of a step that its peers wait for it at most.
+    `waited` is the share of a step that its peers wait for it at most, `window` how many of the
+    latest slow steps count.
     """
     rows, cohorts = registry.rows, registry.cohorts
     is_stall = rows.channel[index] == STALL
     since = slow_since(cohorts, int(rows.cohort[index]), rose_at(rows, index))
-    most = STEP_SAMPLES if is_stall else WINDOW
+    most = STEP_SAMPLES if is_stall else window
     log_s, level, quick = recent_steps(cohorts, int(rows.cohort[index]), since, most)
     if not len(log_s):
         return None
