@@ -54,9 +54,9 @@ def test_a_slow_node_is_named_again_after_a_restart_that_gives_it_another_rank(
 
 
 def test_a_rank_that_was_late_at_no_cost_is_named_soon_when_it_becomes_slow() -> None:
-    own = steady(420, 8, 75)
+    own = steady(420, 8, 78)
     own[200:, 5] += np.log1p(0.03)
-    own[300:, 5] += np.log1p(0.10)
+    own[300:, 5] += np.log1p(0.06)
     said = [(s, str(v.state)) for s, v in run_labelled(own) if v.rank == 5]
     assert [state for _, state in said if state != "suspect"] == ["late", "straggler"]
     assert 300 < said[-1][0] <= 315
