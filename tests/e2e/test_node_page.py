@@ -68,6 +68,20 @@ async def test_page_of_a_recording_that_ended_shows_when(tmp_path: Path) -> None
         await asyncio.to_thread(look, listener.address, check, timezone_id="UTC")
 
 
+async def test_a_recorder_that_has_seen_nothing_is_not_called_calm(tmp_path: Path) -> None:
+    db = write_samples(tmp_path / "samples")[0]
+    for table in ("causal_chains", "events", "event_aggregates", "op_durations"):
+        change(db, f"DELETE FROM {table}")
+
+    def check(page: Page) -> None:
+        expect(page.locator("h1")).to_have_text(
+            "The recorder on n has seen no call of a traced process yet."
+        )
+
+    async with node_listener(db) as listener:
+        await asyncio.to_thread(look, listener.address, check)
+
+
 async def test_page_without_a_trace_shows_what_to_run(tmp_path: Path) -> None:
     def check(page: Page) -> None:
         expect(page.locator("h1")).to_have_text("Nothing was recorded on n yet.")

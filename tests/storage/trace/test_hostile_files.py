@@ -46,6 +46,18 @@ def test_a_view_under_the_name_of_a_table_is_refused(tmp_path: Path, table: str)
     assert [bool(file.skipped) for file in summary.files] == [True, False]
 
 
+def test_a_copy_that_was_cut_short_says_how_to_copy(tmp_path: Path) -> None:
+    path, half = database(tmp_path / "a.db"), tmp_path / "half.db"
+    half.write_bytes(path.read_bytes()[:20_000])
+    (tmp_path / "none.db").touch()
+    for cut in (half, tmp_path / "none.db"):
+        with pytest.raises(ForeignFile, match="copy it again, with `ingero merge FILE -o COPY`"):
+            connect_readonly(cut)
+    (tmp_path / "text.db").write_text("no database\n" * 1000)
+    with pytest.raises(ForeignFile, match="is not a SQLite database; name a file that"):
+        connect_readonly(tmp_path / "text.db")
+
+
 def test_triggers_of_a_source_never_run_and_are_not_carried_over(tmp_path: Path) -> None:
     path = database(tmp_path / "a.db")
     with sqlite3.connect(path) as connection:

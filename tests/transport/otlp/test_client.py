@@ -1,5 +1,6 @@
 """Pushes: the outcome of each reply, what it carries, and redirects that are refused."""
 
+import asyncio
 import contextlib
 import email.utils
 import random
@@ -153,8 +154,23 @@ async def test_a_patient_client_does_not_repeat_what_a_busy_fleet_may_still_read
 async def test_an_unreachable_fleet_is_a_value_not_an_exception() -> None:
     async with pushing("http://127.0.0.1:1") as client:
         reply = await client.push(REQUEST)
+    assert (reply.outcome, reply.detail) == (PushOutcome.TRANSPORT, "Connection refused")
+
+
+async def test_what_does_not_speak_http_is_a_sentence_without_its_bytes() -> None:
+    """Port 4317 of a Fleet answers with frames of HTTP/2."""
+
+    async def frames(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x00\x00\x1e\x04\x00\x00\x00\x00\x00\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(frames, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with pushing(f"http://127.0.0.1:{port}") as client:
+            reply = await client.push(REQUEST, retry=False)
     assert reply.outcome is PushOutcome.TRANSPORT
-    assert reply.detail
+    assert reply.detail.startswith("the server there does not answer in HTTP/1.1; ")
 
 
 async def test_tls_to_a_plaintext_listener_is_not_called_a_matter_of_certificates() -> None:

@@ -114,15 +114,17 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         raise StoreError(f"{path} cannot be opened: {error}") from error
     except sqlite3.DatabaseError as error:
-        kind = (
-            "is not a SQLite database"
-            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB
-            else "is damaged"
-        )
-        raise ForeignFile(f"{path} {kind}: {error}") from error
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            raise ForeignFile(f"{path} {_NO_DATABASE}") from error
+        raise ForeignFile(f"{path} is damaged: {error}; {_COPY_AGAIN}") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
     return connection
+
+
+# A copy of a file that is being written may lack pages; a merge reads it as the recorder left it.
+_COPY_AGAIN: Final = "copy it again, with `ingero merge FILE -o COPY` where it is being recorded"
+_NO_DATABASE: Final = "is not a SQLite database; name a file that `ingero trace` wrote"
 
 
 def require_content(path: Path) -> None:
@@ -131,7 +133,7 @@ def require_content(path: Path) -> None:
     Files of the kernel without a size, such as /proc/kmsg, may let their readers wait forever.
     """
     if not path.stat().st_size:
-        raise ForeignFile(f"{path} is empty: its copy was cut short")
+        raise ForeignFile(f"{path} is empty: its copy was cut short; {_COPY_AGAIN}")
 
 
 def require_regular_siblings(path: Path) -> None:

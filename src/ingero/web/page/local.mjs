@@ -95,7 +95,8 @@ function Trace({ node, overview, chains, ops, at }) {
   const rank = (chain) => SEVERITIES.indexOf(chain.severity);
   const worse = (a, b) => rank(a) - rank(b) || seconds(b.detected_at) - seconds(a.detected_at);
   const sorted = [...chains].sort(worse), more = overview.chain_count - MOST_CHAINS;
-  return html`<${Finding} node=${node} worst=${sorted[0]} at=${at} />
+  return html`<${Finding} node=${node} worst=${sorted[0]} at=${at}
+      isEmpty=${!overview.event_count} />
     ${overview.recorded_until && html`<p class="dim">
       no recorder is running: recorded until ${clock(seconds(overview.recorded_until))}</p>`}
     <${System} overview=${overview} />
@@ -108,9 +109,11 @@ function Trace({ node, overview, chains, ops, at }) {
     <h2>Operations</h2><${Operations} ops=${ops} />`;
 }
 
-function Finding({ node, worst, at }) {
-  const calm = `Nothing on ${node} was found slow with a cause.`;
-  if (!worst) return html`<${Sentence} kind="calm" text=${calm} />`;
+function Finding({ node, worst, at, isEmpty }) {
+  const calm = `Nothing on ${node} was slow with a known cause.`;
+  const unsure = `The recorder on ${node} has seen no call of a traced process yet.`;
+  if (!worst) return html`<${Sentence} kind=${isEmpty ? "not_sure" : "calm"}
+    text=${isEmpty ? unsure : calm} />`;
   const kind = TONES[worst.severity] === "slow" ? "slow" : "suspect";
   const age = span(at - seconds(worst.detected_at)), [next] = worst.recommendations ?? [];
   return html`<${Sentence} kind=${kind} text=${`${node}: ${worst.summary}`}>
