@@ -6,7 +6,7 @@ import pytest
 from tests.support.asking import calls, trace
 
 from ingero.cli.dispatch import run
-from ingero.cli.show.readable import readable_rows
+from ingero.cli.show.readable import readable_columns, readable_rows
 
 
 def test_codes_have_names_and_times_have_units() -> None:
@@ -33,3 +33,8 @@ def test_raw_shows_the_stored_integers(tmp_path: Path, capsys: pytest.CaptureFix
     for options in (("--raw",), ("--format", "csv"), ("--json",)):
         assert "1000000000000000000" in shown[options]
         assert "cudaStreamSync" not in shown[options]
+
+
+def test_a_column_with_units_is_not_called_nanoseconds() -> None:
+    assert readable_columns(["start_ns", "duration_ns", "arg0"]) == ["start", "duration", "arg0"]
+    assert readable_columns(["duration", "duration_ns"]) == ["duration", "duration_ns"]

@@ -13,7 +13,7 @@ import click
 from ingero.cli.fanout.options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import Duration
 from ingero.cli.settings import TRACE_DB
-from ingero.cli.show.readable import readable_rows
+from ingero.cli.show.readable import readable_columns, readable_rows
 from ingero.cli.show.rows import RowPrinter
 from ingero.config.ingero import trace_database
 from ingero.core.counted import counted
@@ -110,7 +110,10 @@ def command(
         return ask_rows(options, sql, limit or NODE_ROWS, form)
     columns, rows, truncated = _local_rows(sql, db, limit or LOCAL_ROWS, flags)
     is_for_people = form == "table" and not raw
-    print_rows(columns, readable_rows(columns, rows) if is_for_people else rows, form)
+    if is_for_people:
+        print_rows(readable_columns(columns), readable_rows(columns, rows), form)
+    else:
+        print_rows(columns, rows, form)
     if truncated:
         print(
             f"WARNING: there are more than {len(rows)} rows; ask for fewer or raise --limit",

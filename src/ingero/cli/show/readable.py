@@ -19,6 +19,19 @@ _DURATIONS: Final = frozenset(
 _OLDEST_NS: Final = 10**17  # 1973: a smaller number is not a time of a recording
 
 
+def readable_columns(columns: Sequence[str]) -> list[str]:
+    """Return the names above readable rows: `duration_ns` is `duration`, as its values have units.
+
+    A name that another column has already stays as it is.
+    """
+    return [
+        name.removesuffix("_ns")
+        if name in _TIMES | _DURATIONS and name.removesuffix("_ns") not in columns
+        else name
+        for name in columns
+    ]
+
+
 def readable_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[list[object]]:
     """Return the rows as text where the name of a column says what its integers mean."""
     source = columns.index("source") if "source" in columns else None
