@@ -2,14 +2,35 @@
 
 import numpy as np
 import pytest
-from tests.support.verdict_world import blamed, events, run, run_labelled, span_of, steady
+from tests.support.verdict_world import (
+    START_S,
+    blamed,
+    events,
+    member,
+    run,
+    run_labelled,
+    span_of,
+    steady,
+)
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.own_times import make_batch
 
 
 def stage_of_two(rank: int) -> dict[str, object]:
     return {"role": f"pp{rank // 2}"}
+
+
+def related(seconds: int, jobs: int, ranks: int, seed: int, common: float) -> np.ndarray:
+    """Return noise of 1 % per rank around a common mode per job; neighbouring samples are alike."""
+    rng = np.random.default_rng(seed)
+    own = 0.008 * rng.standard_t(5, (seconds, jobs * ranks)) * np.sqrt(3 / 5)
+    mode = common * np.sqrt(1 - 0.99**2) * rng.normal(0, 1, (seconds, jobs))
+    for second in range(1, seconds):
+        own[second] += 0.6 * own[second - 1]
+        mode[second] += 0.99 * mode[second - 1]
+    return own + np.repeat(mode, ranks, axis=1)
 
 
 @pytest.mark.parametrize("begin_s", [200, 420])
@@ -30,6 +51,28 @@ def test_a_pipeline_that_slows_down_as_a_whole_blames_nobody(seed: int) -> None:
     found = run_labelled(own, stage_of_two)
     assert blamed(found) == set()
     assert {v.rank for _, v in found if v.state is VerdictState.LATE} == set()
+
+
+def test_pipelines_with_two_replicas_are_quiet_in_health_for_a_day() -> None:
+    """Here 24 jobs run for an hour each. What a whole job does must not look like one rank's."""
+    jobs, engine = 24, VerdictEngine()
+    pace = np.log([1, 1, 1.1, 1.1, 1.2, 1.2, 1.25, 1.25])
+    own = related(3600, jobs, 8, seed=71, common=0.03) + np.tile(pace, jobs)
+    members = np.array(
+        [
+            engine.register(member(rank, job=f"j{job}", **stage_of_two(rank)), START_S)
+            for job in range(jobs)
+            for rank in range(8)
+        ]
+    )
+    found = []
+    for second, row in enumerate(np.exp(own)):
+        span = np.repeat(row.reshape(jobs, 8).max(axis=1) + 0.15, 8)
+        batch = make_batch(members, row, np.full(len(row), second), span_s=span)
+        engine.observe(batch, START_S + second)
+        found += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    assert blamed(found) == set()
+    assert len(events(found)) <= 1
 
 
 def test_most_ranks_that_stay_slow_for_minutes_are_one_event_that_stays_open() -> None:
