@@ -9,21 +9,11 @@ a half steps every ten. Prints what the job lost, what was said and when, and wh
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from tests.support.job_shapes import Limit, Shape, Sync, ddp, swapping_pipeline
-from tests.support.other_shapes import (
-    context_ring,
-    fused,
-    interleaved,
-    sent_experts,
-    sharded_batches,
-    zero3,
-)
-from tests.support.random_jobs import KINDS, DrawnJob, draw_job
+from tests.support.live_worlds import CHANGING, SHAPES, STALL_EVERY, draw, faults_of
 from tests.support.simulated_job import Fault, SimulatedJob, simulate
 from tests.support.simulated_live import EPOCH_S, LiveRun, watch
 
@@ -32,61 +22,15 @@ from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 FAULTS = ("healthy", "gpu", "host", "stall")
 CALM_S, SLOW_S = 55.0, 22.0
 NAMED_S, COSTLY, COSTLESS = 15.0, 0.05, 0.015
-SLEEP, SLEEP_OF_STAGE = 0.13, 0.32  # of a step
-EXTRA, EXTRA_OF_STAGE = (0.08, 0.12), (0.18, 0.25)  # GPU work
-STALL_STEPS, STALL_EVERY = 1.5, 10
+# At least so many steps, where they take longer than this; stalls come every ten of them.
+LONG_S = 0.5
+CALM_STEPS, SLOW_STEPS, NAMED_STEPS = 50, 12, 8
+STALLS_STEPS, STALLS_NAMED_STEPS = 40, 25
 RIGHT = {
     "gpu": {CauseClass.COMPUTE},
     "host": {CauseClass.HOST},
     "stall": {CauseClass.STALL, CauseClass.HOST},
 }
-Dice = np.random.Generator
-
-
-def _ahead(dice: Dice, step_s: float) -> Shape:
-    """Hosts that run steps ahead of their GPUs, and wait for them every twenty steps."""
-    plain = ddp(8, step_s, int(dice.integers(2, 7)), launch=dice.uniform(0.2, 0.5))
-
-    def program(rank: int, step: int) -> list[object]:
-        items = [each for each in plain.program(rank, step) if not isinstance(each, Sync)]
-        return [*items, Sync() if step % 20 == 0 else Limit(250)]
-
-    return Shape(plain.ranks, program)  # type: ignore[arg-type]  # a list of items
-
-
-# Shapes beside those of `random_jobs`, as functions of the dice and the length of a step.
-MORE: dict[str, Callable[[Dice, float], Shape]] = {
-    "ahead": _ahead,
-    "launch-bound": lambda dice, step_s: ddp(
-        8, step_s, int(dice.integers(2, 5)), launch=dice.uniform(1.0, 1.3)
-    ),
-    "zero3": lambda dice, step_s: zero3(
-        int(dice.choice([4, 8])), n := int(dice.integers(4, 9)), step_s / (3.5 * n),
-        dice.uniform(0.3, 0.9),
-    ),
-    "1f1b": lambda dice, step_s: swapping_pipeline(
-        int(dice.choice([2, 4])), 2, n := int(dice.integers(4, 9)), step_s / (3 * n + 9),
-        dice.uniform(0.15, 0.4), in_pairs=bool(dice.random() < 0.5),
-    ),
-    "context_ring": lambda dice, step_s: context_ring(
-        int(dice.choice([2, 4])), 2, n := int(dice.integers(2, 5)), step_s / (3.5 * n),
-        dice.uniform(0.2, 0.5), ahead=bool(dice.random() < 0.5),
-    ),
-    "interleaved": lambda dice, step_s: interleaved(
-        4, 2, 2, 4, step_s / 48, dice.uniform(0.1, 0.3)
-    ),
-    "sent_experts": lambda dice, step_s: sent_experts(
-        4, 2, n := int(dice.integers(2, 5)), step_s / (6.5 * n), dice.uniform(0.2, 0.5)
-    ),
-    "fused": lambda dice, step_s: fused(int(dice.choice([4, 8])), step_s, dice.uniform(0.1, 0.5)),
-    "sharded_batches": lambda dice, step_s: sharded_batches(
-        int(dice.choice([4, 8])), n := int(dice.integers(2, 6)), b := int(dice.integers(2, 5)),
-        step_s / (3 * n * b + 2), dice.uniform(0.4, 0.8),
-    ),
-}  # fmt: skip
-STAGES = ("pipeline", "1f1b", "interleaved")
-ONE_KERNEL = ("ring", "1f1b", "context_ring", "sent_experts")
-SHAPES = (*KINDS, *MORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,50 +49,32 @@ class Answer:
     wrong: tuple[str, ...]
 
 
-def draw(kind: str, seed: int, step_s: float) -> DrawnJob:
-    """Draw a job of a shape, with the noise of `draw_job`."""
-    if kind in KINDS:
-        return draw_job(kind, seed, step_s)
-    dice = np.random.default_rng([seed, len(KINDS) + [*MORE].index(kind)])
-    noise = draw_job("ddp", seed + 1000, step_s).noise
-    one_kernel = kind in ONE_KERNEL
-    noise = replace(noise, one_kernel=one_kernel, eager_sends=one_kernel or noise.eager_sends)
-    return DrawnJob(f"{kind}/{seed}", MORE[kind](dice, step_s), noise, step_s)
-
-
-def faults_of(kind: str, seed: int, ranks: int, pace_s: float) -> dict[str, Fault]:
-    """Return a slow GPU, a late host and stalls, each of another rank."""
-    dice = np.random.default_rng([seed, 77, SHAPES.index(kind)])
-    chosen = dice.permutation(ranks)[:3].tolist() if ranks > 2 else [0, 1, 0]
-    is_stage = kind in STAGES
-    extra = dice.uniform(*(EXTRA_OF_STAGE if is_stage else EXTRA))
-    sleep = SLEEP_OF_STAGE if is_stage else SLEEP
-    return {
-        "gpu": Fault(chosen[0], gpu=float(extra), launches=float(dice.choice([0.0, 0.05]))),
-        "host": Fault(chosen[1], host_s=sleep * pace_s),
-        "stall": Fault(chosen[2], host_s=STALL_STEPS * pace_s, every=STALL_EVERY),
-    }
-
-
 def ask(kind: str, seed: int, fault: str, calm_s: float = CALM_S, said: bool = False) -> Answer:
     """Simulate one world, take it through agent and Fleet, and compare."""
-    step_s = (
-        0.018
-        if kind == "launch-bound"
-        else float(np.random.default_rng([seed, 5]).choice([0.06, 0.1, 0.15]))
-    )
-    drawn = draw(kind, seed, step_s)
+    drawn = draw(kind, seed)
     ranks = drawn.shape.ranks
     pace_s = simulate(drawn.shape, 60, noise=drawn.noise, seed=seed).pace_s(20)
-    first = int(calm_s / pace_s) // STALL_EVERY * STALL_EVERY
-    steps = first + int(SLOW_S / pace_s)
+    first = int(max(calm_s, CALM_STEPS * pace_s) / pace_s) // STALL_EVERY * STALL_EVERY
+    slow = STALLS_STEPS if fault == "stall" and pace_s > LONG_S else SLOW_STEPS
+    steps = first + int(max(SLOW_S, slow * pace_s) / pace_s)
     found = faults_of(kind, seed, ranks, pace_s).get(fault)  # none where all are healthy
     faults = [] if found is None else [replace(found, first=first)]
     job = simulate(drawn.shape, steps, faults, noise=drawn.noise, seed=seed)
-    run = watch(job, nodes=2)
+    run = watch(job, nodes=max(2, -(-ranks // 8)))
     if said:
         _print_said(run, job.seconds(first))
-    return _compare(f"{drawn.name} {fault}", job, run, faults[0] if faults else None, first)
+    truth = None
+    if faults and (kind in CHANGING or pace_s > LONG_S):
+        same = simulate(drawn.shape, steps, noise=drawn.noise, seed=seed)
+        truth = _lost_beside(same, job, first)
+    elif faults:
+        truth = _truth(job, faults[0], first)
+    return _compare(f"{drawn.name} {fault}", job, run, faults[0] if faults else None, truth, first)
+
+
+def _lost_beside(calm: SimulatedJob, slow: SimulatedJob, first: int) -> float:
+    """Return what the job lost beside the same job without the fault."""
+    return float(1.0 - calm.step_s[:, first:].sum() / slow.step_s[:, first:].sum())
 
 
 def _print_said(run: LiveRun, fault_s: float) -> None:
@@ -170,7 +96,12 @@ def _truth(job: SimulatedJob, fault: Fault, first: int) -> float:
 
 
 def _compare(
-    world: str, job: SimulatedJob, run: LiveRun, fault: Fault | None, first: int
+    world: str,
+    job: SimulatedJob,
+    run: LiveRun,
+    fault: Fault | None,
+    truth: float | None,
+    first: int,
 ) -> Answer:
     named = run.named()
     rank = None if fault is None else fault.rank
@@ -180,14 +111,15 @@ def _compare(
     ranks, step_ms = len(job.columns.recorders), 1e3 * job.pace_s(5, first)
     wrong = ["others"] * bool(others)
     said = " ".join(others)
-    if fault is None:
+    if fault is None or truth is None:
         return Answer(world, ranks, step_ms, None, None, "", None, None, said, (*wrong,))
-    truth = _truth(job, fault, first)
     mine = [(at_s, v) for at_s, v in named if v.rank == rank]
     at_s = mine[0][0] - job.seconds(first) if mine else None
     now = [v for _, v in run.service.open_verdicts() if v.rank == rank]
     last = now[-1] if now else (mine[-1][1] if mine else None)
-    wrong += _problems(truth, at_s, last, world.rpartition(" ")[2])
+    fewest = STALLS_NAMED_STEPS if fault.every > 1 else NAMED_STEPS
+    limit_s = NAMED_S if step_ms < 1e3 * LONG_S else max(NAMED_S, fewest * step_ms / 1e3)
+    wrong += _problems(truth, at_s, last, world.rpartition(" ")[2], limit_s)
     return Answer(
         world, ranks, round(step_ms, 1), round(truth, 4),
         None if at_s is None else round(at_s, 1),
@@ -197,14 +129,16 @@ def _compare(
     )  # fmt: skip
 
 
-def _problems(truth: float, at_s: float | None, last: Verdict | None, fault: str) -> Iterator[str]:
+def _problems(
+    truth: float, at_s: float | None, last: Verdict | None, fault: str, limit_s: float
+) -> Iterator[str]:
     if at_s is None or last is None:
         if truth >= COSTLY:
             yield "not named"
         return
     if at_s < 0:
         yield "too early"
-    if truth >= COSTLY and at_s > NAMED_S:
+    if truth >= COSTLY and at_s > limit_s:
         yield "late"
     if truth < COSTLESS and last.state is VerdictState.STRAGGLER:
         yield "costless"
