@@ -98,6 +98,31 @@ def test_a_flag_like_a_call_of_every_step_does_not_change_the_step(every: int) -
     assert found.whole[1:-1].mean() > 0.99
 
 
+NORM: Call = ("AllReduce", 4096, 1, -1)
+GATHER: Call = ("AllGather", 4096, 1, -1)
+BUCKET: Call = ("AllReduce", 25 << 20, 1, -1)
+
+
+@pytest.mark.parametrize("backward", [[*[NORM] * 10, BUCKET] * 2, [NORM, BUCKET] * 10])
+def test_small_calls_of_every_layer_belong_to_the_step(backward: list[Call]) -> None:
+    """Two equal buckets are no two steps where the forward pass lies before one of them."""
+    step = (*[GATHER] * 20, *backward)
+    pattern = find_pattern(columns_of(with_flags(step, 20), pause_ms=1))
+    assert pattern is not None
+    assert len(pattern) == len(step)
+
+
+def test_small_calls_that_come_as_they_like_are_no_step() -> None:
+    """Tokens are generated before the gradients are reduced, in some steps more than in others."""
+    tokens = [NORM] * 40
+    steps = [(*tokens[: 12 + 7 * n % 23], *BUCKETS) for n in range(60)]
+    pattern = find_pattern(columns_of(steps))
+    assert pattern is not None
+    assert [kind.size_bytes for kind, _ in pattern.places if kind.size_bytes > 4096] == [
+        call[1] for call in BUCKETS
+    ]
+
+
 def test_steps_begin_after_the_longest_silence() -> None:
     columns = columns_of(with_flags(STAGE, 20))
     found = cut(columns)

@@ -19,7 +19,7 @@ from ingero.core.collectives.arrivals import measure_arrivals
 from ingero.core.collectives.columns import Collectives, Floats, Ints
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.own_time import own_segments
-from ingero.core.collectives.step_pattern import LIGHT_BYTES
+from ingero.core.collectives.step_kinds import LIGHT_BYTES
 from ingero.core.robust import nan_median
 
 MIN_OWN_SHARE = 0.1  # of a step: the least own time, also where collectives overlap compute

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints, Mask, concat
 from ingero.core.collectives.pairs.kernels import is_in_swap
 from ingero.core.collectives.pairs.live_exchanges import EXCHANGES
-from ingero.core.collectives.step_pattern import LIGHT_BYTES, StepCut, cut_steps
+from ingero.core.collectives.step_kinds import LIGHT_BYTES
+from ingero.core.collectives.step_pattern import StepCut, cut_steps
 from ingero.core.collectives.step_search import StepSearch
 
 SET_BACK_NS = 100_000_000  # a batch that ends this much earlier: the clock was set back

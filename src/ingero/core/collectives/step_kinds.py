@@ -13,8 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.collective import POINT_TO_POINT_OPS
-from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints
+from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints, Mask
 
+# A call is light below both: so many bytes, and this share of all bytes. Flags, losses and norms
+# have a few bytes; gradients, parameters and activations have many.
+LIGHT_BYTES, LIGHT_SHARE = 1 << 16, 1e-3
+OFTEN = 1.5  # times as often as any larger call: flags, losses and norms come once per step
 EXCHANGES = POINT_TO_POINT_OPS | {"AllToAll", "SendRecv"}  # their sizes may depend on the data
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -80,10 +84,37 @@ def code_followers(code: Ints, depth: int) -> tuple[Ints, Ints]:
     return result, distinct
 
 
+def find_small(coded: KindCodes, weight: Floats, *, is_known: bool) -> tuple[Mask, Mask]:
+    """Return which kinds are light, and which others are small but come several times per step.
+
+    Light ones are flags, losses and norms. Statistics of batches are not: they are shared in every
+    layer. Where all calls are small, nobody knows. `weight` is the share of bytes of each kind,
+    if bytes are known.
+    """
+    if not is_known:
+        return np.zeros(len(weight), bool), np.zeros(len(weight), bool)
+    sizes = np.array([kind.size_bytes for kind in coded.kinds])
+    counts = np.bincount(coded.code, minlength=len(coded.kinds))
+    large = (sizes > LIGHT_BYTES) | (sizes == UNKNOWN)
+    often = ~large & large.any() & (counts > OFTEN * counts[large].max(initial=0))
+    return (sizes <= LIGHT_BYTES) & (weight < LIGHT_SHARE) & ~often, often
+
+
 def row_weights(columns: Collectives) -> Floats:
     """Return the bytes of each row; where no size is known, every row weighs the same."""
     known = columns.size_bytes > 0
     return np.where(known, columns.size_bytes, 0.0) if known.any() else np.ones(len(columns))
+
+
+def joined_comms(columns: Collectives, calls: int) -> set[int]:
+    """Return the communicators that carry more than flags: each of them is used in every step.
+
+    Those with at most so many `calls` are left out.
+    """
+    comms, which, counts = np.unique(columns.comm, return_inverse=True, return_counts=True)
+    volume = row_weights(columns)
+    share = np.bincount(which, volume) / max(float(volume.sum()), 1.0)
+    return set(comms[(share >= LIGHT_SHARE) & (counts > calls)].tolist())
 
 
 def _features(columns: Collectives, detail: Detail) -> tuple[Ints, Ints, NDArray[np.bool_]]:

@@ -9,7 +9,8 @@ sequence number of that call. Where every kind comes several times, as the gathe
 equal layers do, the anchor is a call with the calls that follow it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from ingero.core.collectives.step_kinds import (
     KindCodes,
     code_followers,
     code_kinds,
+    find_small,
+    joined_comms,
     row_weights,
 )
 
@@ -28,9 +31,6 @@ MIN_TURNS = 3  # a pattern must repeat this often
 FITTING_TURNS = 0.90  # of the turns must hold the heavy calls of the median turn
 FITTING_BYTES = 0.90  # of all bytes must lie in such turns: a part of a step fits in few of them
 EXPLAINED_BYTES = 0.98  # of all bytes are of kinds that come in every turn
-# A call is light below both: so many bytes, and this share of all bytes. Flags, losses and norms
-# have a few bytes; gradients, parameters and activations have many.
-LIGHT_BYTES, LIGHT_SHARE = 1 << 16, 1e-3
 SEARCHED_ROWS = 1 << 16  # the newest; a ring of the plugin holds half as many
 DEPTHS = (1, 2, 4, 8, 16, 32)  # calls after the anchor that tell it from others of its kind
 FOLLOWED = (Detail.SIZES, Detail.EXCHANGES)
@@ -79,17 +79,19 @@ class StepCut:
 
 def find_pattern(columns: Collectives) -> StepPattern | None:
     """Return the pattern that the calls of one rank repeat; None if they repeat none."""
-    rows = _in_order(columns)[-SEARCHED_ROWS:]
-    part = columns.take(rows)
+    part = columns.take(_in_order(columns)[-SEARCHED_ROWS:])
     if len(part) <= MIN_TURNS:
         return None
-    for search, details in ((_search, tuple(Detail)), (_search_followed, FOLLOWED)):
-        for detail in details:
-            calls = _code_calls(part, detail)
-            found = None if calls is None else search(calls)
-            if found is not None:
-                return found
-    return None
+    coded = [calls for detail in Detail if (calls := _code_calls(part, detail)) is not None]
+    found = _search_all(coded)
+    if found is None and any(calls.often.any() for calls in coded):
+        found = _search_all([calls.with_flags() for calls in coded])
+    return found
+
+
+def _search_all(coded: "list[_Calls]") -> StepPattern | None:
+    followed = (_search_followed(calls) for calls in coded if calls.detail in FOLLOWED)
+    return next((found for found in chain(map(_search, coded), followed) if found), None)
 
 
 def cut_steps(columns: Collectives, pattern: StepPattern) -> StepCut:
@@ -221,12 +223,10 @@ def _code_calls(columns: Collectives, detail: Detail) -> "_Calls | None":
         return None
     if len(seen) < len(columns):
         coded, columns = KindCodes(coded.code[seen], coded.kinds), columns.take(seen)
-    volume = row_weights(columns)
+    volume, joined = row_weights(columns), joined_comms(columns, MIN_TURNS)
     weight = np.bincount(coded.code, volume, len(coded.kinds)) / max(float(volume.sum()), 1.0)
-    call = np.array([max(kind.size_bytes, 0) for kind in coded.kinds])
-    known = bool((columns.size_bytes > 0).any())
-    light = (weight < LIGHT_SHARE) & (call <= LIGHT_BYTES) & known
-    return _Calls(columns, coded, detail, volume, weight, light, _joined_comms(columns, volume))
+    small = find_small(coded, weight, is_known=bool((columns.size_bytes > 0).any()))
+    return _Calls(columns, coded, detail, volume, weight, *small, joined)
 
 
 def _search(calls: "_Calls") -> StepPattern | None:
@@ -288,7 +288,12 @@ class _Calls:
     volume: Floats
     weight: Floats
     light: Mask
+    often: Mask  # small calls that come several times per step
     joined: set[int]
+
+    def with_flags(self) -> "_Calls":
+        """Return the same calls, the small ones light even where they come often."""
+        return replace(self, light=self.light | self.often, often=np.zeros_like(self.often))
 
     def order_of(self, line: list[int]) -> tuple[bool, list[Kind]]:
         """Return which of several anchors is chosen: one that has sequence numbers, if any."""
@@ -300,7 +305,8 @@ class _Calls:
         code = self.coded.code
         turn = np.searchsorted(anchors, np.arange(len(code)), side="right") - 1
         turn = np.where(turn < len(anchors) - 1, turn, -1)
-        usual, fits = _usual_turn(code, turn, len(anchors) - 1, self.weight, self.light)
+        weight = np.where(self.often, 1.0, self.weight)  # they are asked, however few their bytes
+        usual, fits = _usual_turn(code, turn, len(anchors) - 1, weight, self.light)
         if float(fits.mean()) < FITTING_TURNS or self.weight[usual > 0].sum() < EXPLAINED_BYTES:
             return None
         if self.detail is not Detail.SIZES and (usual > 0).sum() < 2:
@@ -308,14 +314,10 @@ class _Calls:
         inside = (turn >= 0) & fits[turn] & (usual > 0)[code]
         if self.volume[inside].sum() < FITTING_BYTES * self.volume[turn >= 0].sum():
             return None
+        many = self.often[code]  # these have few bytes: layers that repeat are no steps
+        if many[inside].sum() < FITTING_BYTES * many[turn >= 0].sum():
+            return None
         return (usual, fits) if self.joined <= set(self.columns.comm[inside].tolist()) else None
-
-
-def _joined_comms(columns: Collectives, volume: Floats) -> set[int]:
-    """Return the communicators that carry more than flags: each of them is used in every step."""
-    comms, which, counts = np.unique(columns.comm, return_inverse=True, return_counts=True)
-    share = np.bincount(which, volume) / max(float(volume.sum()), 1.0)
-    return set(comms[(share >= LIGHT_SHARE) & (counts > MIN_TURNS)].tolist())
 
 
 def _usual_turn(

@@ -12,7 +12,8 @@ from ingero.core.blame.record_steps import measure_steps
 from ingero.core.blame.recorded.grid import RecordGrid, _from_flags, build_grid
 from ingero.core.collectives.columns import Collectives, concat
 from ingero.core.collectives.matching import match_collectives
-from ingero.core.collectives.step_pattern import LIGHT_BYTES, find_pattern
+from ingero.core.collectives.step_kinds import LIGHT_BYTES
+from ingero.core.collectives.step_pattern import find_pattern
 
 RANKS = (0, 1, 2)
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ingero.core.blame.recorded.rhythm import mark_first_calls
 from ingero.core.collectives.columns import Collectives, Ints
 from ingero.core.collectives.matching import Groups
+from ingero.core.collectives.step_kinds import LIGHT_BYTES
 from ingero.core.collectives.step_pattern import (
-    LIGHT_BYTES,
     StepCut,
     StepPattern,
     cut_steps,

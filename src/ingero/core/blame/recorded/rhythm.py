@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import Collectives, Ints
 from ingero.core.collectives.own_time import own_segments
-from ingero.core.collectives.step_pattern import LIGHT_BYTES
+from ingero.core.collectives.step_kinds import LIGHT_BYTES
 
 LONGER, USUAL = 2.5, 0.25  # times this quantile: of two calls a step, one follows a long silence
 # A host that looks at a loss every few steps is silent there as well. If its GPU works no longer
