@@ -296,6 +296,8 @@ def test_peers_that_compute_while_they_wait_hide_their_own_time(
     assert find_hidden(found, 0, VerdictPolicy()) == pytest.approx(hidden)
     found.rows.own_s[0] = 0.99
     assert find_hidden(found, 0, VerdictPolicy()) == 0.0
+    found.rows.own_s[0], found.cohorts.is_alone[found.rows.cohort[0]] = 1.2, True
+    assert find_hidden(found, 0, VerdictPolicy()) == 0.0  # it is not compared with them
 
 
 def test_the_price_of_a_job_is_that_of_its_present_members() -> None:

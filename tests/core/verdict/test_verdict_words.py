@@ -215,6 +215,16 @@ def test_a_member_without_peers_of_its_role_is_in_doubt() -> None:
     assert "its own baseline (fewer than 3 members)" in alone.evidence
 
 
+def test_one_of_two_that_the_other_waits_for_is_named() -> None:
+    registry = world(ranks=2)
+    registry.cohorts.is_small[1] = registry.cohorts.is_alone[1] = True
+    assert describe_member(registry, 0, POLICY).state is VerdictState.NOT_SURE
+    registry.rows.channel[0] = ADVANCE
+    verdict = describe_member(registry, 0, POLICY)
+    assert verdict.state is VerdictState.STRAGGLER
+    assert verdict.loss is not None
+
+
 def with_steps(longer: float, excess: float = 0.1) -> MemberRegistry:
     """Return a job whose last twenty steps are longer by a share of themselves."""
     registry = world(excess=excess)

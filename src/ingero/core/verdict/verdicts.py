@@ -94,7 +94,8 @@ def describe_member(
         evidence=_join(_steps_said(loss), evidence, f"({source})" if source else ""),
     )
     verdict = msgspec.structs.replace(verdict, next_step=NEXT_STEP[verdict.cause_class])
-    if registry.cohorts.is_alone[rows.cohort[index]]:
+    # Own times of two are no comparison, but which of them the other one waits for is.
+    if registry.cohorts.is_alone[rows.cohort[index]] and rows.channel[index] != ADVANCE:
         return verdict
     verdict = _with_loss(verdict, loss)
     doubt = _doubt(registry, index)

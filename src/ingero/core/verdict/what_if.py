@@ -42,9 +42,12 @@ def find_hidden(registry: MemberRegistry, index: int, policy: VerdictPolicy) -> 
     """Return by how much, as a logarithm, the peers' own time fell since this member is slow.
 
     The result is 0 where it did not fall. It is measured when suspicion begins, because later
-    batches may differ. A member that is faster than it was hides nobody's compute.
+    batches may differ. A member that is faster than it was hides nobody's compute, and one that is
+    compared with itself alone is not compared with theirs.
     """
     rows, window = registry.rows, recent_frames(registry.rows, index)
+    if registry.cohorts.is_alone[rows.cohort[index]]:
+        return 0.0
     own, baseline = rows.own_s[index, window], rows.baseline_log_own[index]
     theirs = rows.own_s[registry.peers_of(index, policy.stale_s)][:, window]
     if np.isnan(theirs).all() or np.isnan(own).all() or np.isnan(baseline):
