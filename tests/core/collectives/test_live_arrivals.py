@@ -1,5 +1,7 @@
 """How long a job waited for one rank: advances by member and step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -120,6 +122,21 @@ def test_collectives_that_no_gpu_timed_say_nothing() -> None:
         rows.recorders,
     )
     assert np.isnan(of_step(advances(untimed))[0]).all()
+
+
+def with_ops(rows: Collectives, *ops: str) -> Collectives:
+    """Return the same rows with another operation at each place of a step."""
+    return replace(rows, op=rows.place.astype(rows.op.dtype), ops=ops)
+
+
+def test_who_waits_for_data_of_its_own_group_does_not_come_late_by_itself() -> None:
+    """Ranks 0 and 1 get data from rank 0, which is late, and meet ranks 2 and 3 afterwards."""
+    late = {(0, 0): {0: 6.0}, (0, 1): {0: 6.0, 1: 6.0}}
+    rows = with_ops(calls(late), "Broadcast", "AllReduce")
+    pairs = np.where(rows.place == 0, 20 + rows.rank // 2, 30 + rows.rank % 2).astype(np.uint64)
+    rows = replace(rows, comm=pairs, nranks=np.full_like(rows.nranks, 2))
+    advance, *_ = of_step(advances(rows))
+    assert advance == pytest.approx([6.0, 0.0, 0.0, 0.0])
 
 
 def test_own_times_wait_for_their_collectives_but_not_for_ever() -> None:

@@ -26,6 +26,9 @@ from ingero.core.collectives.pairs.live_exchanges import EXCHANGES
 from ingero.core.robust import peer_medians
 
 ENDING_TOGETHER = SYNCHRONISING_OPS - POINT_TO_POINT_OPS
+# Who gets data from one rank waits for it, and so does who gives data to one. Neither is an
+# arrival, since the other side does not wait.
+ONE_SIDED = frozenset({"Broadcast", "Reduce"})
 KEPT_S = 10.0  # how long the advances of a step wait for the own time of the step
 LATE_S = 60.0  # how long a collective can be compared with reports that come late
 MAX_CLOSED = 1 << 17  # collectives of one cluster that await such reports
@@ -95,8 +98,9 @@ def measure_arrivals(
     `member` is the member of each row, -1 for rows of nobody; `waits` are those of steps under way.
     Only collectives that the GPU timed on at least two members count.
     """
-    usable = (rows.step >= 0) & (member >= 0) & has_arrival(rows)
-    chosen = np.flatnonzero(usable)
+    arrives = has_arrival(rows)
+    usable = arrives | (rows.is_gpu_timed & rows.has_op(ONE_SIDED))
+    chosen = np.flatnonzero(usable & (rows.step >= 0) & (member >= 0))
     chosen = chosen[np.argsort(groups[chosen], kind="stable")]
     start_s, enqueue_s = _relative(rows, chosen)
     codes = np.unique(groups[chosen], return_inverse=True)[1]
@@ -128,7 +132,7 @@ def measure_arrivals(
         np.where(_follows_exchange(rows, chosen, key), in_exchange, 0.0),
         *(queue_s, enqueue_late_s, queue_s, enqueue_late_s),
     )
-    return arrivals.take(counts[codes] > 1) if len(codes) else arrivals
+    return arrivals.take((counts[codes] > 1) & arrives[chosen]) if len(codes) else arrivals
 
 
 class ClosedCollectives:
