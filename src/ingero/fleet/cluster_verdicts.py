@@ -87,6 +87,7 @@ class ClusterVerdicts:
     closed: ClosedCollectives = field(default_factory=ClosedCollectives)
     waits: StepWaits = field(default_factory=StepWaits)
     hidden: HiddenDelays = field(default_factory=HiddenDelays)
+    hidden_idle: HiddenDelays = field(default_factory=HiddenDelays)
     places: ChargedPlaces = field(default_factory=ChargedPlaces)
     transfers: LiveTransfers = field(default_factory=LiveTransfers)
     awaited_at: dict[str, str] = field(default_factory=dict)  # collectives of episodes
@@ -272,6 +273,7 @@ class ClusterVerdicts:
         self.observed = (member, step, own_s)
         known = self.advances.means(member, step, count)
         own_s = own_s + self.hidden.follow(member, known.hidden_s, now_s)
+        idle_s = idle_s + self.hidden_idle.follow(member, known.hidden_idle_s, now_s)
         late = np.full(int(member.max()) + 1, math.nan)
         if self.lateness_s:
             late[[each for each in self.lateness_s if each < len(late)]] = [
@@ -358,6 +360,7 @@ class ClusterVerdicts:
             self.own_times.forget(index)
             self.places.forget(index)
             self.hidden.forget(index)
+            self.hidden_idle.forget(index)
             self._forget_lag([index])
             self.pending -= len(self.records.pop(index, ()))
 

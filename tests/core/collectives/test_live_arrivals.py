@@ -129,6 +129,29 @@ def with_ops(rows: Collectives, *ops: str) -> Collectives:
     return replace(rows, op=rows.place.astype(rows.op.dtype), ops=ops)
 
 
+def test_what_a_gpu_waits_for_its_host_at_an_exchange_is_known() -> None:
+    """The second of two exchanges is enqueued 5 ms ahead, and 3 ms after the others began."""
+    rows = with_ops(calls({(0, 1): {2: 8.0}}), "AllToAll", "AllToAll")
+    rows = replace(rows, after_ns=rows.gpu_duration_ns.max() - rows.gpu_duration_ns)
+    known = advances(rows).means(np.arange(RANKS), np.zeros(RANKS, int), np.ones(RANKS, int))
+    assert known.hidden_s * 1e3 == pytest.approx([0, 0, 8.0, 0])
+    assert known.hidden_idle_s * 1e3 == pytest.approx([0, 0, 3.0, 0])
+
+
+def near_and_far(rows: Collectives) -> list[tuple[float, float]]:
+    known = advances(rows).means(np.arange(RANKS), np.zeros(RANKS, int), np.ones(RANKS, int))
+    return list(zip((known.near_s * 1e3).tolist(), (known.far_s * 1e3).tolist(), strict=True))
+
+
+def test_a_host_counts_where_its_gpu_is_late() -> None:
+    """At place 0, before the delay arises, the host is least ahead, and nobody is late."""
+    rows = calls({(0, 1): {2: 4.0}})
+    early = (rows.place == 0).astype(np.int64) * 2 * MS
+    rows = replace(rows, start_ns=rows.start_ns + early)  # 3 ms ahead at place 0, 5 ms at place 1
+    assert near_and_far(rows)[2] == pytest.approx((4.0, 4.0))
+    assert near_and_far(calls({(0, 0): {2: 1.2}, (0, 1): {2: 4.0}}))[2] == pytest.approx((2.6, 2.6))
+
+
 def test_who_waits_for_data_of_its_own_group_does_not_come_late_by_itself() -> None:
     """Ranks 0 and 1 get data from rank 0, which is late, and meet ranks 2 and 3 afterwards."""
     late = {(0, 0): {0: 6.0}, (0, 1): {0: 6.0, 1: 6.0}}

@@ -34,6 +34,7 @@ LATE_S = 60.0  # how long a collective can be compared with reports that come la
 MAX_CLOSED = 1 << 17  # collectives of one cluster that await such reports
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # spreads sequence numbers over communicators
 MAX_KEPT = 1 << 18  # advances of one cluster
+LATE = 0.15  # of how late a member is where anybody was waited for most: it is late there, too
 _STEP_BITS = 40  # of a step number in a key; a job of one step per millisecond runs for 34 years
 
 
@@ -47,8 +48,9 @@ class Arrivals:
     in the table that was measured, -1 where that table is gone. `queue_s` is the time from its
     enqueue to its start, added up over `places` collectives. `exchange_s` is the advance at
     exchanges, and `hidden_s` the part of it at those that follow another exchange: the own time of
-    the member leaves it out. `near_s` and `far_s` are how late the host enqueued where it was least
-    and most ahead of its GPU, by `near_queue_s` and `far_queue_s`.
+    the member leaves it out. In `hidden_idle_s` of that, its GPU waited for its host. `near_s` and
+    `far_s` are how late the host enqueued where it was least and most ahead of its GPU, among the
+    places where that was late, by `near_queue_s` and `far_queue_s`.
     """
 
     key: Ints
@@ -61,6 +63,7 @@ class Arrivals:
     places: Floats
     exchange_s: Floats
     hidden_s: Floats
+    hidden_idle_s: Floats
     near_queue_s: Floats
     near_s: Floats
     far_queue_s: Floats
@@ -76,7 +79,7 @@ class Arrivals:
 
 _NO_INTS, _NO_FLOATS = np.empty(0, np.int64), np.empty(0)
 NO_ARRIVALS = Arrivals(
-    _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, *[_NO_FLOATS] * 8
+    _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, *[_NO_FLOATS] * 9
 )
 
 
@@ -119,6 +122,7 @@ def measure_arrivals(
         each - peer_medians(codes, each) if len(codes) else each for each in (start_s, enqueue_s)
     )
     queue_s = start_s - enqueue_s
+    hidden_s = np.where(_follows_exchange(rows, chosen, key), in_exchange, 0.0)
     arrivals = Arrivals(
         key,
         gap[codes],
@@ -129,7 +133,8 @@ def measure_arrivals(
         queue_s,
         np.ones(len(chosen)),
         in_exchange,
-        np.where(_follows_exchange(rows, chosen, key), in_exchange, 0.0),
+        hidden_s,
+        np.maximum(hidden_s - queue_s, 0.0),
         *(queue_s, enqueue_late_s, queue_s, enqueue_late_s),
     )
     return arrivals.take((counts[codes] > 1) & arrives[chosen]) if len(codes) else arrivals
@@ -188,11 +193,11 @@ class ClosedCollectives:
         key = step_keys(member[chosen], rows.step[chosen])
         gone, queue_s = np.full(len(key), -1, np.int64), start_s - enqueue_s
         in_exchange = np.where(rows.after_ns[chosen] >= 0, advance, 0.0)
+        hidden_s = np.where(_follows_exchange(rows, chosen, key), in_exchange, 0.0)
         late_s = enqueue_s - enqueue
         late = Arrivals(
             key, advance, advance, start_s - start, late_s, gone, queue_s,
-            np.ones(len(key)), in_exchange,
-            np.where(_follows_exchange(rows, chosen, key), in_exchange, 0.0),
+            np.ones(len(key)), in_exchange, hidden_s, np.maximum(hidden_s - queue_s, 0.0),
             queue_s, late_s, queue_s, late_s,
         )  # fmt: skip
         return late, is_late
@@ -242,8 +247,9 @@ def _medians(codes: Groups, values: Floats, size: int) -> Floats:
 class StepLateness(NamedTuple):
     """What is known of steps: advance, start and enqueue lateness, and time in the queue.
 
-    `hidden_s` is what the member added at exchanges without its own time showing it. `near_s` and
-    `far_s` are its enqueue lateness where its host is least and most ahead.
+    `hidden_s` is what the member added at exchanges without its own time showing it, and
+    `hidden_idle_s` the part in which its GPU waited for its host. `near_s` and `far_s` are its
+    enqueue lateness where its host is least and most ahead.
     """
 
     advance_s: Floats
@@ -251,6 +257,7 @@ class StepLateness(NamedTuple):
     enqueue_late_s: Floats
     queue_s: Floats
     hidden_s: Floats
+    hidden_idle_s: Floats
     near_s: Floats
     far_s: Floats
 
@@ -321,6 +328,7 @@ class StepAdvances:
             mean(self._found.enqueue_late_s, steps),
             mean(self._found.queue_s, places),
             mean(self._found.hidden_s, steps),
+            mean(self._found.hidden_idle_s, steps),
             mean(self._found.near_s, steps),
             mean(self._found.far_s, steps),
         )
@@ -349,10 +357,11 @@ def _by_step(arrivals: Arrivals, found_s: Floats) -> tuple[Arrivals, Floats]:
     advance = np.maximum.reduceat(ordered.advance_s, starts)
     sums = {
         name: np.add.reduceat(getattr(ordered, name), starts)
-        for name in ("queue_s", "places", "exchange_s", "hidden_s")
+        for name in ("queue_s", "places", "exchange_s", "hidden_s", "hidden_idle_s")
     }
-    near = _extremes(ordered.near_queue_s, ordered.near_s, starts)
-    far = _extremes(-ordered.far_queue_s, ordered.far_s, starts)
+    is_late = _is_late(ordered.start_late_s, last, starts)
+    near = _extremes(ordered.near_queue_s, ordered.near_s, starts, is_late)
+    far = _extremes(-ordered.far_queue_s, ordered.far_s, starts, is_late)
     joined = replace(
         most,
         advance_s=advance,
@@ -365,12 +374,25 @@ def _by_step(arrivals: Arrivals, found_s: Floats) -> tuple[Arrivals, Floats]:
     return joined, np.maximum.reduceat(found_s[order], starts)
 
 
-def _extremes(queue_s: Floats, late_s: Floats, starts: Groups) -> tuple[Floats, Floats]:
+def _is_late(start_late_s: Floats, last: Groups, starts: Groups) -> Mask:
+    """Tell at which places of a step a member is late, where it is late at all.
+
+    Before a delay arises, and after everybody waited for it, hosts are not late either: that says
+    nothing about its cause. `last` are the places of the steps that anybody was waited for most.
+    """
+    most = np.repeat(start_late_s[last], np.diff(starts, append=len(start_late_s)))
+    return np.asarray((most <= 0) | (start_late_s >= LATE * most), bool)
+
+
+def _extremes(
+    queue_s: Floats, late_s: Floats, starts: Groups, counts: Mask
+) -> tuple[Floats, Floats]:
     """Return the least queue of each group of rows, and the mean lateness of the rows that have it.
 
-    `starts` are the first rows of the groups.
+    `starts` are the first rows of the groups, and `counts` tells which of their rows are asked.
     """
-    least = np.minimum.reduceat(queue_s, starts)
-    is_least = queue_s == np.repeat(least, np.diff(starts, append=len(queue_s)))
+    asked_s = np.where(counts, queue_s, np.inf)
+    least = np.minimum.reduceat(asked_s, starts)
+    is_least = asked_s == np.repeat(least, np.diff(starts, append=len(queue_s)))
     total = np.add.reduceat(np.where(is_least, late_s, 0.0), starts)
     return least, np.asarray(total / np.add.reduceat(is_least.astype(np.float64), starts))

@@ -25,7 +25,7 @@ AHEAD_LOST = 0.5  # of the delay, or of all that the host was ahead by
 # Quantiles of what peers enqueue late by without starting late: what is excused, and what a delay
 # must exceed to say anything.
 HARMLESS, FAR_AHEAD = 0.75, 0.9
-BY_HOST, BY_NEAR_HOST = 0.6, 0.55  # of the delay: a host that is late by less is no reason
+BY_HOST, BY_NEAR_HOST = 0.6, 0.65  # of the delay: a host that is late by less is no reason
 # ... where it is nearest, unless it is late by just the delay, or it is not late there at all.
 ALIKE, NOT_LATE = 0.1, 0.15
 ABOUT = 0.35  # of the delay: a host that is late by so much more than its GPU is perhaps no reason
@@ -37,6 +37,7 @@ STILL_AHEAD = 0.75  # of what the host was ahead by: with less, it ran out of it
 # each step is long and wanders. It must have run empty before the GPU had to wait.
 DEEP, WANDERS = 3.0, 0.15
 NEVER_IDLE = 0.2  # of the delay: a GPU that waited for its host for less is late by itself
+ALL_IDLE = 0.75  # of the delay: a GPU that waited for its host for so long is not
 AWAITED, OF_MOST = 0.5, 0.9  # of this quantile of its lateness: steps in which it was waited for
 WAITED = 0.2  # of what the job loses: a smaller delay does not explain it
 KNOWN = 0.7  # of the delay: where the lateness of the host is less certain, it says nothing
@@ -51,7 +52,7 @@ def class_of(
     rows, cohorts = registry.rows, registry.cohorts
     if before is not None and before.cause_class is not CauseClass.UNKNOWN:
         return before.cause_class
-    placed = _class_by_lateness(rows, index, loss)
+    placed = _class_by_lateness(rows, index, peers, loss)
     if placed is not CauseClass.COMPUTE:
         placed = _class_by_queue(rows, index, loss) or placed
     if rows.channel[index] == STALL:
@@ -77,28 +78,29 @@ class _Lateness:
     is_fed: bool  # it had enqueued a whole step before the GPU began with it
 
 
-def _class_by_lateness(rows: MemberRows, index: int, loss: Loss) -> CauseClass | None:
+def _class_by_lateness(rows: MemberRows, index: int, peers: Index, loss: Loss) -> CauseClass | None:
     """Compare how late host and GPU are, beyond what is usual; None where that is not known."""
     late = _measure_lateness(rows, index)
     lost_s = loss.share * float(np.nan_to_num(rows.span_s[index]))
     if late is None or late.start <= max(late.noise[START], WAITED * lost_s):
         return None  # or the job waits for it in another way: at exchanges, for instance
     start, beyond = late.start, late.enqueue - late.start
-    idle_s = rows.idle_s[index, recent_frames(rows, index)]
-    is_idle = not np.isfinite(idle_s).any() or np.nanmean(idle_s) >= NEVER_IDLE * start
-    if late.is_fed or not is_idle:
+    idle_s = _idle_excess(rows, index, peers)
+    if late.is_fed or idle_s < NEVER_IDLE * start:
         return CauseClass.COMPUTE
+    is_awaited = idle_s >= ALL_IDLE * start and late.enqueue >= BY_HOST * start
+    is_ahead = late.is_ahead and not is_awaited
     if late.is_deep:
-        return CauseClass.COMPUTE if late.is_ahead else CauseClass.HOST
+        return CauseClass.COMPUTE if is_ahead else CauseClass.HOST
     is_other = late.near < BY_NEAR_HOST * start and abs(beyond) > ALIKE * start
     if late.enqueue < BY_HOST * start or is_other or late.near < NOT_LATE * start:
         return CauseClass.COMPUTE
     noise = late.noise
     is_beyond = beyond > max(BEYOND * start, noise[ENQUEUE])
     grows = late.far - late.near > max(GROWS * late.near, float(np.hypot(noise[NEAR], noise[FAR])))
-    if late.is_ahead and (is_beyond or grows):
+    if is_ahead and (is_beyond or grows):
         return CauseClass.COMPUTE
-    is_unclear = noise[ENQUEUE] > KNOWN * start or (late.is_ahead and beyond > ABOUT * start)
+    is_unclear = noise[ENQUEUE] > KNOWN * start or (is_ahead and beyond > ABOUT * start)
     return None if is_unclear else CauseClass.HOST
 
 
@@ -191,13 +193,18 @@ def _class_by_queue(rows: MemberRows, index: int, loss: Loss) -> CauseClass | No
 
 def _class_by_idle_time(rows: MemberRows, index: int, peers: Index) -> CauseClass:
     """Return HOST when the GPU was idle during most of the excess of own time."""
-    window = recent_frames(rows, index)
-    idle = rows.idle_s[np.append(peers, index)][:, window]
-    own = own_shown(rows, index, peers, window)
-    if np.isnan(idle[-1]).all() or np.isnan(idle[:-1]).all():
+    idle_s = _idle_excess(rows, index, peers)
+    if np.isnan(idle_s):
         return CauseClass.UNKNOWN
-    idle_excess = float(
-        np.nanmean(idle[-1]) - np.nanmedian(idle[:-1]) - np.nan_to_num(rows.baseline_idle_s[index])
-    )
+    own = own_shown(rows, index, peers, recent_frames(rows, index))
     own_excess = float(np.nanmean(own[-1]) - np.nanmedian(own[:-1]))
-    return CauseClass.HOST if idle_excess > 0.5 * own_excess else CauseClass.COMPUTE
+    return CauseClass.HOST if idle_s > 0.5 * own_excess else CauseClass.COMPUTE
+
+
+def _idle_excess(rows: MemberRows, index: int, peers: Index) -> float:
+    """Return for how much longer than usual a GPU waits for its host, against its peers; or NaN."""
+    idle = rows.idle_s[np.append(peers, index)][:, recent_frames(rows, index)]
+    if np.isnan(idle[-1]).all() or np.isnan(idle[:-1]).all():
+        return float("nan")
+    usual = float(np.nanmedian(idle[:-1]) + np.nan_to_num(rows.baseline_idle_s[index]))
+    return float(np.nanmean(idle[-1])) - usual
