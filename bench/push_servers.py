@@ -12,6 +12,7 @@ from ingero.contract.otlp.body import Encoding
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet.processor import FleetProcessor
 from ingero.fleet.receive import Receiver
+from ingero.transport.access import Access
 
 REPLY = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nX-Ingero-Threshold: 0.870348\r\n"
@@ -62,7 +63,7 @@ async def serve_bare_grpc(port: int) -> None:
 def plain_asgi() -> Any:
     """Return an ASGI application with Fleet's decoding and roster, without its fast path."""
     processor = FleetProcessor(ThresholdPolicy())
-    receiver = Receiver(processor)
+    service = Receiver(processor).http_service(Access(None))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -77,7 +78,7 @@ def plain_asgi() -> Any:
         content = b"{}" if encoding is Encoding.JSON else b""
         reply = [
             (name.encode(), value.encode())
-            for name, value in receiver.http_headers(taken.cluster, None)
+            for name, value in service.headers_for(taken.cluster, None)
         ]
         reply += [
             (b"content-type", headers[b"content-type"]),

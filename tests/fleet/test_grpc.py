@@ -158,7 +158,8 @@ async def test_calls_beyond_the_limit_are_refused_with_a_delay() -> None:
         await release.wait()
         return Reply()
 
-    service = OtlpService(lambda *_: Key("k", b""), receive, lambda *_: ())
+    statuses: list[int] = []
+    service = OtlpService(lambda *_: Key("k", b""), receive, lambda *_: (), statuses.append)
     listener = grpc_listener("127.0.0.1:0", None, service, max_running=2)
     await listener.start()
     async with grpc.aio.insecure_channel(listener.address) as channel:
@@ -175,3 +176,4 @@ async def test_calls_beyond_the_limit_are_refused_with_a_delay() -> None:
     await listener.stop()
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert retry_after(dict(refused.value.trailing_metadata())) == 1.0
+    assert statuses == [429, 200, 200, 200]

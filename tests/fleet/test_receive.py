@@ -20,6 +20,7 @@ from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver
 from ingero.fleet.series import ReceivedSeries
+from ingero.transport.access import Access
 from ingero.transport.bearer import Key
 from ingero.transport.http import _NO_PAGE
 from ingero.transport.otlp.server_http import Inbound, Reply
@@ -132,6 +133,8 @@ async def test_errors_carry_the_threshold_too() -> None:
                 "false",
             ), (body[:10], headers)
         assert fleet.processor.clusters["train"].roster.row("a", 0.0).pushes == 1
+        counts = {status: count for (_, status), count in fleet.receiver.reply_counts().items()}
+        assert counts == {200: 1, 400: 3, 413: 2, 415: 2}
 
 
 async def test_too_many_requests_are_refused_with_a_delay() -> None:
@@ -285,14 +288,14 @@ def test_small_gzip_bodies_of_known_senders_are_answered_at_once() -> None:
     assert (answer(closed, protobuf("n", 0.9), b"Bearer secret") or b"")[9:12] == b"200"
 
 
-def test_a_refused_push_is_counted_once() -> None:
+def test_a_token_of_another_cluster_is_refused_and_nothing_is_stored() -> None:
     receiver = Receiver(FleetProcessor(ThresholdPolicy()))
     sender = Key("east", b"", clusters=frozenset({"east"}))
     pushed = Inbound(MetricsRequest, protobuf("n", 0.9), Encoding.PROTOBUF, "west", sender)
-    reply = receiver.grpc_service().receive(pushed)
+    reply = receiver.grpc_service(Access(None)).receive(pushed)
     assert isinstance(reply, Reply)
     assert reply.status == 403
-    assert receiver.reply_counts() == {("grpc", 403): 1}
+    assert not receiver.processor.clusters
 
 
 def test_long_queries_are_not_cached() -> None:

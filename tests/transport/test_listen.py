@@ -147,7 +147,7 @@ async def test_pushes_and_requests_over_both_families_know_who_sent_them() -> No
 
 @needs_ipv6
 async def test_grpc_takes_a_port_alone_as_every_address_too() -> None:
-    service = OtlpService(lambda *_: Reply(), lambda _: Reply(), lambda *_: ())
+    service = OtlpService(lambda *_: Reply(), lambda _: Reply(), lambda *_: (), lambda _: None)
     listener = grpc_listener(":0", None, service)
     await listener.start()
     try:

@@ -47,17 +47,16 @@ class Receiver:
             admitted = self._access.check(authorization, address, TokenScope.PUSH)
             if not isinstance(admitted, Denied):
                 return admitted
-            self.replies[transport, admitted.status] += 1
             return Reply(
                 admitted.status, message=admitted.message, retry_after_s=admitted.retry_after_s
             )
 
-        async def receive(inbound: Inbound) -> Reply:
-            reply = await self._receive(inbound, sequence_name)
-            self.replies[transport, reply.status] += 1
-            return reply
+        def count(status: int) -> None:
+            self.replies[transport, status] += 1
 
-        return OtlpService(admit, receive, lambda *_: ())
+        return OtlpService(
+            admit, lambda inbound: self._receive(inbound, sequence_name), lambda *_: (), count
+        )
 
     async def _receive(self, inbound: Inbound, sequence_name: str) -> Reply:
         sender, body = inbound.sender, inbound.body

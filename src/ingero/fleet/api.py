@@ -71,11 +71,12 @@ _SLICE = 200
 _encode = msgspec.json.Encoder().encode
 
 
-def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
+def receiver_app(receiver: Receiver, access: Access, max_body_bytes: int) -> Starlette:
     """Return the application of the OTLP listener, for all but plain pushes."""
+    service = receiver.http_service(access)
 
     def endpoint(kind: Kind) -> Endpoint:
-        return otlp_endpoint(kind, receiver.http_service(), max_body_bytes)
+        return otlp_endpoint(kind, service, max_body_bytes)
 
     return Starlette(
         routes=[

@@ -163,6 +163,9 @@ class FleetService:
 
     async def _open_listeners(self) -> None:
         """Open OTLP last: once a push is accepted, everything about it can be read."""
+        if (enrolment := self.enrolment) is not None:
+            enrolment.refresh()
+            self._listeners.issued = lambda: enrolment.keys
         asked = {listener.name: listener for listener in self.config.listeners()}
         serve, processor = self._listeners.serve_http, self.processor
         if "threshold" in asked:
@@ -184,16 +187,13 @@ class FleetService:
             fast_path = self.receiver.fast_path(http.max_body_bytes)
             protocol = push_protocol(self.receiver.answer, http.max_body_bytes, fast_path)
             self.receiver.max_requests_per_s = http.max_requests_per_s
-            app = receiver_app(self.receiver, http.max_body_bytes)
-            self.receiver.http_token = await serve(asked["http"], lambda _: app, protocol)
-        if "grpc" in asked:
-            self.receiver.grpc_token = await self._listeners.serve_grpc(
-                asked["grpc"], self.receiver
+            await serve(
+                asked["http"],
+                lambda access: receiver_app(self.receiver, access, http.max_body_bytes),
+                protocol,
             )
-        if (enrolment := self.enrolment) is not None:
-            enrolment.refresh()
-            for secrets in self._listeners.secrets:
-                secrets.access.issued = lambda: enrolment.keys
+        if "grpc" in asked:
+            await self._listeners.serve_grpc(asked["grpc"], self.receiver)
 
     def _threshold_app(self, access: Access) -> Starlette:
         access.users = signed_in_users(self.config.extensions.ingero_threshold.proxy)

@@ -5,7 +5,7 @@ import ipaddress
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -19,7 +19,7 @@ from ingero.fleet.receive import Receiver
 from ingero.fleet.zpages.operations import Operations, Timed
 from ingero.transport.access import Access
 from ingero.transport.admission import Admission
-from ingero.transport.bearer import read_keys, read_token_file, token_digest
+from ingero.transport.bearer import Key, read_keys, read_token_file, token_digest
 from ingero.transport.browsers import BrowserGuard
 from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind
@@ -77,7 +77,10 @@ class ListenerSecrets:
 
 @dataclass(slots=True)
 class FleetListeners:
-    """Every open listener. `addresses` holds the address that each was bound to."""
+    """Every open listener. `addresses` holds the address that each was bound to.
+
+    `issued` returns the tokens of enrolled nodes, which every listener accepts as well.
+    """
 
     addresses: dict[str, str] = field(default_factory=dict)
     secrets: list[ListenerSecrets] = field(default_factory=list)
@@ -86,6 +89,7 @@ class FleetListeners:
     unguarded: list[str] = field(default_factory=list)
     admission: Admission = field(default_factory=Admission)
     operations: Operations = field(default_factory=Operations)
+    issued: Callable[[], Mapping[bytes, Key]] = dict
     _http: list[HttpListener] = field(default_factory=list)
     _grpc: "GrpcListener | None" = None
 
@@ -94,8 +98,8 @@ class FleetListeners:
         listener: Listener,
         app: Callable[[Access], ASGIApp],
         protocol: type[TimedProtocol] = TimedProtocol,
-    ) -> Access:
-        """Bind a listener and serve an application on it; return who may use it."""
+    ) -> None:
+        """Bind a listener and serve the application for who may use it."""
         secrets = self._read_secrets(listener)
         served: ASGIApp = Timed(app(secrets.access), self.operations, listener.name)
         if listener.name != "http":  # OTLP is for senders that are no browser
@@ -111,21 +115,22 @@ class FleetListeners:
         self._http.append(serving)
         await serving.start()
         self.addresses[listener.name] = serving.address
-        return secrets.access
 
-    async def serve_grpc(self, listener: Listener, receiver: Receiver) -> Access:
-        """Bind the OTLP listener over gRPC; return who may use it."""
+    async def serve_grpc(self, listener: Listener, receiver: Receiver) -> None:
+        """Bind the OTLP listener over gRPC."""
         # 11 MB, which a Fleet with `--grpc off` need not have
         from ingero.transport.otlp.server_grpc import grpc_listener  # noqa: PLC0415 - see above
 
         secrets = self._read_secrets(listener)
         tls = listener.tls.files() if listener.tls else None
         self._grpc = grpc_listener(
-            listener.endpoint, tls, receiver.grpc_service(), admission=self.admission
+            listener.endpoint,
+            tls,
+            receiver.grpc_service(secrets.access),
+            admission=self.admission,
         )
         await self._grpc.start()
         self.addresses[listener.name] = self._grpc.address
-        return secrets.access
 
     def warn(self) -> None:
         """Log once what other machines can reach without TLS or without a token."""
@@ -148,6 +153,7 @@ class FleetListeners:
             if listener.token_file is None and not is_mutual:
                 self.unguarded.append(described)
         secrets = ListenerSecrets.read(listener)
+        secrets.access.issued = self.issued
         self.secrets.append(secrets)
         return secrets
 

@@ -1,12 +1,10 @@
 """Requests between socket and processor: admission, reply headers, copies for exporters."""
 
 import asyncio
-import contextlib
 import time
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -66,6 +64,7 @@ _GRPC_NAMES = (
     VERDICT_METADATA,
     ASK_METADATA,
 )
+_Headers = tuple[tuple[str, str], ...]
 _Rendered = dict[str, tuple[ServedThreshold, bytes]]  # whole replies by cluster
 
 
@@ -89,7 +88,7 @@ class Receiver:
         # by cluster and node; a node that is asked has a verdict, too
         self.verdict_texts: Mapping[tuple[str, str], str] = {}
         self.ask_texts: Mapping[tuple[str, str], str] = {}
-        self.http_token = self.grpc_token = Access(None)
+        self.http_token = Access(None)
         self.max_requests_per_s = 0  # without a limit
         # rules change what was received, so that every push is decoded
         self.providers = providers if providers is not None and not providers.is_empty else None
@@ -102,12 +101,14 @@ class Receiver:
         self._decoding = DecodingThread()
         self.clusters_by_query: dict[bytes, str | None] = {b"": None}
         self.rendered: tuple[_Rendered, _Rendered] = ({}, {})  # protobuf, JSON
+        self._kept_headers: dict[tuple[_Names, str], tuple[ServedThreshold, _Headers]] = {}
 
     def second_passed(self) -> None:
         """Renew the request allowance and drop rendered replies; called with every tick."""
         self._allowance = self.max_requests_per_s
         for replies in self.rendered:
             replies.clear()
+        self._kept_headers.clear()
 
     def reply_counts(self) -> Counter[tuple[str, int]]:
         """Count all replies by transport and status."""
@@ -147,7 +148,8 @@ class Receiver:
             return None
         encoding = Encoding.JSON if is_json else Encoding.PROTOBUF
         cluster = self._named_cluster(query, header)
-        reply, admitted = None, None
+        reply: bytes | Reply | None = None
+        admitted = None
         if self.refuses or self.max_requests_per_s or self.http_token.is_required:
             admitted = self._admit(self.http_token, presented, address)
             if isinstance(admitted, Reply):
@@ -156,30 +158,36 @@ class Receiver:
                 inbound = Inbound(MetricsRequest, body, encoding, cluster, admitted, address)
                 reply = refused_cluster(admitted, inbound)
         if reply is None:
-            try:
-                taken = self.processor.push(
-                    body, encoding, cluster, time.monotonic(), time.time_ns(), address
-                )
-            except MalformedPush as error:
-                reply = Reply(400, message=str(error))
-            except TooLarge as error:
-                reply = Reply(413, message=str(error))
-            else:
-                for sink in self.sinks.get(MetricsRequest, ()):
-                    sink.offer(MetricsRequest, body, encoding, taken)
-                self.plain_pushes[0] += 1
-                is_named = (taken.cluster, taken.node) in self.verdict_texts
-                if taken.partial is None and not is_named:
-                    return self._plain_ok(taken.cluster, encoding, date)
-                headers = self._headers(_HTTP_NAMES, taken.cluster, taken.node)
-                content = encode_response(MetricsRequest, encoding, taken.partial)
-                return _render(Reply(headers=headers), encoding, date, content)
+            reply = self._push_plain(body, encoding, cluster, address, date)
+        if isinstance(reply, bytes):
+            self.plain_pushes[0] += 1
+            return reply
         self.replies["http", reply.status] += 1
         sender = admitted if isinstance(admitted, Key) else None
-        reply = replace(reply, headers=self.http_headers(cluster, sender))
+        headers = self._refusal_headers(_HTTP_NAMES, self.http_token, cluster, sender)
         code = GRPC_CODES[reply.status]
         content = encode_status(encoding, code, reply.message, reply.retry_after_s)
-        return _render(reply, encoding, date, content)
+        return _render(reply._replace(headers=headers), encoding, date, content)
+
+    def _push_plain(
+        self, body: bytes, encoding: Encoding, cluster: str | None, address: str | None, date: bytes
+    ) -> bytes | Reply:
+        """Store a push and return the whole reply to it, or why it is refused."""
+        try:
+            taken = self.processor.push(
+                body, encoding, cluster, time.monotonic(), time.time_ns(), address
+            )
+        except MalformedPush as error:
+            return Reply(400, message=str(error))
+        except TooLarge as error:
+            return Reply(413, message=str(error))
+        for sink in self.sinks.get(MetricsRequest, ()):
+            sink.offer(MetricsRequest, body, encoding, taken)
+        if taken.partial is None and (taken.cluster, taken.node) not in self.verdict_texts:
+            return self._plain_ok(taken.cluster, encoding, date)
+        headers = self._headers(_HTTP_NAMES, taken.cluster, taken.node)
+        content = encode_response(MetricsRequest, encoding, taken.partial)
+        return _render(Reply(headers=headers), encoding, date, content)
 
     def _unpacked(self, body: bytes, presented: str | None) -> bytes | None:
         """Return a small gzip body of a known sender as it was; None for all others."""
@@ -212,84 +220,48 @@ class Receiver:
         return rendered
 
     # --- All other requests ---
-    def http_service(self) -> OtlpService:
-        """Return how any request over HTTP is handled."""
-        return OtlpService(
-            lambda authorization, address: self._counted(
-                "http", self._admit(self.http_token, authorization, address)
-            ),
-            lambda inbound: self._receive("http", _HTTP_NAMES, inbound),
-            self.http_headers,
-        )
+    def http_service(self, access: Access) -> OtlpService:
+        """Return how any request over HTTP is handled; `answer` asks for the same tokens."""
+        self.http_token = access
+        return self._service("http", access, _HTTP_NAMES)
 
-    def grpc_service(self) -> OtlpService:
+    def grpc_service(self, access: Access) -> OtlpService:
         """Return how any request over gRPC is handled."""
+        return self._service("grpc", access, _GRPC_NAMES)
+
+    def _service(self, transport: str, access: Access, names: _Names) -> OtlpService:
+        def headers_for(cluster: str | None, sender: Key | None) -> _Headers:
+            return self._refusal_headers(names, access, cluster, sender)
+
+        def count(status: int) -> None:
+            self.replies[transport, status] += 1
+
         return OtlpService(
-            lambda authorization, address: self._counted(
-                "grpc", self._admit(self.grpc_token, authorization, address)
-            ),
-            lambda inbound: self._receive("grpc", _GRPC_NAMES, inbound),
-            self.grpc_headers,
+            lambda authorization, address: self._admit(access, authorization, address),
+            lambda inbound: self._receive(names, inbound),
+            headers_for,
+            count,
         )
-
-    def http_headers(self, cluster: str | None, sender: Key | None) -> tuple[tuple[str, str], ...]:
-        """Return the headers of a refusal: the threshold, where the sender may know it."""
-        return self._refusal_headers(_HTTP_NAMES, self.http_token, cluster, sender)
-
-    def grpc_headers(self, cluster: str | None, sender: Key | None) -> tuple[tuple[str, str], ...]:
-        """Return the same as gRPC metadata."""
-        return self._refusal_headers(_GRPC_NAMES, self.grpc_token, cluster, sender)
 
     def _refusal_headers(
         self, names: _Names, access: Access, cluster: str | None, sender: Key | None
-    ) -> tuple[tuple[str, str], ...]:
+    ) -> _Headers:
         may_know = not access.is_required or (
             sender is not None and sender.may_see(cluster or DEFAULT_CLUSTER)
         )
         return self._headers(names, cluster or "", "") if may_know else ()
 
-    def _counted(self, transport: str, admitted: Key | Reply) -> Key | Reply:
-        if isinstance(admitted, Reply):
-            self.replies[transport, admitted.status] += 1
-        return admitted
-
-    def _receive(self, transport: str, names: _Names, inbound: Inbound) -> Reply | Awaitable[Reply]:
+    def _receive(self, names: _Names, inbound: Inbound) -> Reply | Awaitable[Reply]:
         """Handle a request of an admitted sender; raise MalformedPush or TooLarge."""
         if len(inbound.body) > INLINE_BYTES:
-            return self._receive_large(transport, names, inbound)
+            return self._receive_large(names, inbound)
         refused = refused_cluster(inbound.sender, inbound)
-        if refused is not None:
-            return self._refused(transport, inbound, refused)
-        with self._outcome_counted(transport):
-            taken = self._take(inbound)
-        return self._accepted(names, taken)
+        return refused or self._accepted(names, self._take(inbound))
 
-    async def _receive_large(self, transport: str, names: _Names, inbound: Inbound) -> Reply:
+    async def _receive_large(self, names: _Names, inbound: Inbound) -> Reply:
         """Decode in a thread, then store in short slices."""
         refused = await asyncio.to_thread(refused_cluster, inbound.sender, inbound)
-        if refused is not None:
-            return self._refused(transport, inbound, refused)
-        with self._outcome_counted(transport):
-            taken = await self._take_large(inbound)
-        return self._accepted(names, taken)
-
-    def _refused(self, transport: str, inbound: Inbound, refused: Reply) -> Reply:
-        self.replies[transport, refused.status] += 1
-        headers_for = self.grpc_headers if transport == "grpc" else self.http_headers
-        return replace(refused, headers=headers_for(inbound.cluster, inbound.sender))
-
-    @contextlib.contextmanager
-    def _outcome_counted(self, transport: str) -> Iterator[None]:
-        """Count the reply to what happens inside."""
-        try:
-            yield
-        except MalformedPush:
-            self.replies[transport, 400] += 1
-            raise
-        except TooLarge:
-            self.replies[transport, 413] += 1
-            raise
-        self.replies[transport, 200] += 1
+        return refused or self._accepted(names, await self._take_large(inbound))
 
     def _accepted(self, names: _Names, taken: Taken) -> Reply:
         headers = self._headers(names, taken.cluster, taken.node)
@@ -320,7 +292,7 @@ class Receiver:
         if self.providers is None or inbound.kind is not MetricsRequest:
             return inbound
         body = body_with_provider(inbound.body, inbound.encoding, self.providers, inbound.address)
-        return replace(inbound, body=body)
+        return inbound._replace(body=body)
 
     def _take(self, inbound: Inbound) -> Taken:
         inbound = self._provided(inbound)
@@ -355,18 +327,24 @@ class Receiver:
             sink.offer(inbound.kind, inbound.body, inbound.encoding, taken)
         return taken
 
-    def _headers(self, names: _Names, cluster: str, node: str) -> tuple[tuple[str, str], ...]:
+    def _headers(self, names: _Names, cluster: str, node: str) -> _Headers:
         """Return what a reply to a node carries; without a node, only the threshold."""
-        served = self.processor.served(cluster)
-        key = (cluster, node)
-        texts = (
-            encode_threshold(served.value),
-            encode_quorum(served.quorum_met),
-            str(served.reason) if served.reason else "",
-            self.verdict_texts.get(key, "") if node else "",
-            self.ask_texts.get(key, "") if node else "",
-        )
-        return tuple((name, text) for name, text in zip(names, texts, strict=True) if text)
+        headers, key = self._threshold_headers(names, cluster), (cluster, node)
+        if not node or key not in self.verdict_texts:
+            return headers
+        texts = (self.verdict_texts[key], self.ask_texts.get(key, ""))
+        return (*headers, *(pair for pair in zip(names[3:], texts, strict=True) if pair[1]))
+
+    def _threshold_headers(self, names: _Names, cluster: str) -> _Headers:
+        served, kept = self.processor.served(cluster), self._kept_headers.get((names, cluster))
+        if kept is not None and kept[0] is served:
+            return kept[1]
+        reason = str(served.reason) if served.reason else ""
+        texts = (encode_threshold(served.value), encode_quorum(served.quorum_met), reason)
+        headers = tuple(pair for pair in zip(names, texts, strict=False) if pair[1])
+        if served is not COLD_START:  # senders choose names of clusters, of which few are served
+            self._kept_headers[names, cluster] = (served, headers)
+        return headers
 
 
 def _valid_or_empty(cluster: str | None) -> str:

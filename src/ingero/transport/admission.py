@@ -4,7 +4,7 @@ Bytes count when they arrive, not when they are declared, so that a declared len
 An application that checks the token before it reads the body holds nothing for strangers either.
 """
 
-from collections import Counter
+from collections import defaultdict
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -27,7 +27,7 @@ class Admission:
 
     def __init__(self, limit_bytes: int = MAX_RECEIVING_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._by_address: Counter[str] = Counter()
+        self._by_address: defaultdict[str, int] = defaultdict(int)
         self._unfinished: dict[str, dict[_Exchange, None]] = {}
         self.receiving_bytes = 0
         self.refused = 0
@@ -66,7 +66,8 @@ class Admission:
         return True
 
     def _is_over(self, address: str, size: int) -> bool:
-        return self._by_address[address] + size > self._limit_bytes // ADDRESS_SHARE
+        held = self._by_address.get(address, 0)
+        return held + size > self._limit_bytes // ADDRESS_SHARE
 
     def _oldest(self, exchange: "_Exchange", size: int) -> "_Exchange | None":
         if self._is_over(exchange.address, size):

@@ -6,7 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from ingero.errors import MalformedPush
-from ingero.transport.otlp.calls import CALLS_OF_CONNECTION, CallsUnderWay, MessageReader, Peer
+from ingero.transport.otlp import calls
+from ingero.transport.otlp.calls import (
+    CALLS_OF_CONNECTION,
+    CallsUnderWay,
+    Deadlines,
+    MessageReader,
+    Peer,
+)
 
 STRANGER, OTHER = Peer("10.0.0.1", "10.0.0.1:1"), Peer("10.0.0.2", "10.0.0.2:1")
 
@@ -72,6 +79,44 @@ async def test_a_turn_that_comes_while_its_call_gives_up_goes_to_the_next() -> N
     assert reader._free == 1
 
 
+@pytest.mark.parametrize("others", [0, 1], ids=["reading", "waiting for its turn"])
+async def test_a_message_that_does_not_come_ends_its_call(
+    monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    monkeypatch.setattr(calls, "MESSAGE_S", 0.1)
+    monkeypatch.setattr(calls, "STALLED_S", 0.1)
+    reader = MessageReader(max_at_once=1)
+    for task in [*await stalled(reader, others, OTHER), *await stalled(reader, 1, STRANGER)]:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(task, 5.0)
+        assert not task.cancelling(), "the call goes on and is answered"
+    assert await reader.read(Call(b"next"), OTHER) == b"next"
+    assert reader._free == 1
+
+
+async def test_a_call_that_its_sender_cancels_is_not_answered() -> None:
+    reader = MessageReader(max_at_once=1)
+    (reading,) = await stalled(reader, 1, STRANGER)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert reader._free == 1
+
+
+async def test_one_timer_serves_all_messages_and_ends_with_the_last_one() -> None:
+    deadlines = Deadlines()
+    loop = asyncio.get_running_loop()
+    tasks = [asyncio.create_task(asyncio.sleep(60.0)) for _ in range(3)]
+    for late, task in enumerate(tasks):
+        deadlines.cancel_at(task, loop.time() + 0.1 * late)
+    assert not deadlines.leave(tasks[2])
+    await asyncio.wait(tasks[:2], timeout=5.0)
+    assert [task.cancelled() for task in tasks] == [True, True, False]
+    assert [deadlines.leave(task) for task in tasks] == [True, True, False]
+    assert not deadlines._is_watching
+    tasks[2].cancel()
+
+
 async def test_a_call_without_a_message_is_malformed() -> None:
     call = Call()
     call.message.set_result(None)
@@ -80,15 +125,16 @@ async def test_a_call_without_a_message_is_malformed() -> None:
 
 
 async def test_replies_that_nobody_reads_are_limited_by_address() -> None:
-    calls = CallsUnderWay(of_address=20)
+    under_way = CallsUnderWay(of_address=20)
     unread = [Call() for _ in range(30)]
-    entered = [calls.enter(STRANGER, call) for call in unread]
+    entered = [under_way.enter(STRANGER, call) for call in unread]
     assert entered == [True] * 20 + [False] * 10
     neighbour = Peer(STRANGER.address, "10.0.0.1:2")
     few = [Call() for _ in range(CALLS_OF_CONNECTION + 1)]
-    assert [calls.enter(neighbour, call) for call in few] == [True] * CALLS_OF_CONNECTION + [False]
-    assert calls.enter(OTHER, Call())
+    entered = [under_way.enter(neighbour, call) for call in few]
+    assert entered == [True] * CALLS_OF_CONNECTION + [False]
+    assert under_way.enter(OTHER, Call())
     for call in (*unread[:20], *few[:-1]):
         call.end()
-    assert calls.enter(STRANGER, Call())
-    assert (len(calls._addresses), len(calls._connections)) == (2, 2)
+    assert under_way.enter(STRANGER, Call())
+    assert (len(under_way._addresses), len(under_way._connections)) == (2, 2)

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ from ingero.transport.otlp.server_http import (
     Inbound,
     OtlpService,
     Reply,
+    explained,
     settled,
 )
 from ingero.transport.rate_limit import address_group
@@ -81,6 +82,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
     def _export(self, kind: Kind) -> Callable[[Any, Any], Any]:
         async def export(_: Any, context: Any) -> bytes:
             reply = await self._answer(kind, context)
+            self._service.count(reply.status)
             code = _BY_NUMBER[GRPC_CODES.get(reply.status, INTERNAL)]
             _set_metadata(context, reply, code)
             if reply.status != 200:
@@ -100,7 +102,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
             return Reply(429, message=_TOO_MANY, retry_after_s=1)
         sender = self._service.admit(metadata.get(AUTHORIZATION), address)
         if isinstance(sender, Reply):
-            return replace(sender, headers=tuple(self._service.headers_for(cluster, None)))
+            return explained(self._service, sender, cluster, None)
         try:
             body = await self._messages.read(context, peer)
             inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, sender, address, wait)
@@ -111,9 +113,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
             reply = Reply(413, message=str(error))
         except TimeoutError:
             reply = Reply(408, message="the message did not arrive in time")
-        if reply.status == 200 or reply.headers:
-            return reply
-        return replace(reply, headers=tuple(self._service.headers_for(cluster, sender)))
+        return explained(self._service, reply, cluster, sender)
 
     async def _pass_on(self, inbound: Inbound, address: str) -> Reply:
         size = len(inbound.body)

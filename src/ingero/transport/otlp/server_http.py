@@ -5,11 +5,11 @@ answers at once, without callbacks, a scope, a task or an event. uvicorn handles
 """
 
 import asyncio
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -38,8 +38,7 @@ _PACKED = "content-encoding"
 INTERNAL = 13  # gRPC's code for every other error
 
 
-@dataclass(frozen=True, slots=True)
-class Inbound:
+class Inbound(NamedTuple):  # made in a third of the time that a frozen dataclass takes
     """One decompressed request; `cluster` is from the query, else from the header."""
 
     kind: Kind
@@ -51,8 +50,7 @@ class Inbound:
     wait: bool = False  # the sender wants the reply only once its data can be queried
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The reply of a service; `message` explains an error, `retry_after_s` when to try again."""
 
     status: int = 200
@@ -68,17 +66,25 @@ class OtlpService:
 
     `admit` gets the Authorization header and the address before anything of the body is read, and
     returns the sender or the refusal. `headers_for(cluster, sender)` is for errors before
-    `receive`; there is no sender where it was not admitted.
+    `receive`; there is no sender where it was not admitted. `count` gets the status of each reply.
     """
 
     admit: Callable[[str | None, str | None], Key | Reply]
     receive: Callable[[Inbound], Reply | Awaitable[Reply]]
     headers_for: Callable[[str | None, Key | None], Headers]
+    count: Callable[[int], None]
 
 
 async def settled(reply: Reply | Awaitable[Reply]) -> Reply:
     """Return the reply of a service, which may have to write before it answers."""
-    return await reply if inspect.isawaitable(reply) else reply
+    return reply if isinstance(reply, Reply) else await reply
+
+
+def explained(service: OtlpService, reply: Reply, cluster: str | None, sender: Key | None) -> Reply:
+    """Return a reply, with the headers that also a refusal carries."""
+    if reply.status == HTTPStatus.OK or reply.headers:
+        return reply
+    return reply._replace(headers=tuple(service.headers_for(cluster, sender)))
 
 
 def cluster_of(query: str, header: str | None) -> str | None:
@@ -97,12 +103,13 @@ def otlp_endpoint(kind: Kind, service: OtlpService, max_body_bytes: int) -> Endp
         encoding = encoding_of(request.headers.get("content-type", ""))
         address = request.client.host if request.client else None
         admitted = service.admit(request.headers.get(AUTHORIZATION), address)
+        sender = None if isinstance(admitted, Reply) else admitted
         if isinstance(admitted, Reply):
-            reply = replace(admitted, headers=tuple(service.headers_for(cluster, None)))
+            reply = admitted
         elif encoding is None:
-            message = "Content-Type must be application/x-protobuf or application/json"
-            headers = tuple(service.headers_for(cluster, admitted))
-            reply = Reply(415, message=message, headers=headers)
+            reply = Reply(
+                415, message="Content-Type must be application/x-protobuf or application/json"
+            )
         else:
             try:
                 body = await read_request_body(request, max_body_bytes)
@@ -111,9 +118,9 @@ def otlp_endpoint(kind: Kind, service: OtlpService, max_body_bytes: int) -> Endp
                     inbound = Inbound(kind, plain, encoding, cluster, admitted, address, wait)
                     reply = await settled(service.receive(inbound))
             except (MalformedPush, TooLarge) as error:
-                status = 413 if isinstance(error, TooLarge) else 400
-                headers = tuple(service.headers_for(cluster, admitted))
-                reply = Reply(status, message=str(error), headers=headers)
+                reply = Reply(413 if isinstance(error, TooLarge) else 400, message=str(error))
+        reply = explained(service, reply, cluster, sender)
+        service.count(reply.status)
         return render(kind, encoding or Encoding.JSON, reply)
 
     return endpoint
