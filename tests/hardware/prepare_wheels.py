@@ -4,11 +4,12 @@
 
 Versions are those of requirements.lock. Everything together must fit beside libnccl.so.2.xz into
 what can be carried. The compiled parts are built for the Python of that machine, where one of that
-version is found here (pyenv: PYENV_VERSION=3.12.1 make wheelhouse); else they are left out, and the
-agent there runs without them.
+version is found here, on the path or among those of pyenv; else they are left out, and real jobs do
+not start there.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -54,15 +55,26 @@ def pinned(lock: str) -> list[str]:
     return [f"{name}=={versions[name]}" for name in WHEELS if name in versions]
 
 
+def pythons() -> list[str]:
+    """Return programs that may be PYTHON: the one on the path, then those of pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    name = f"python{PYTHON}"
+    return [name, *(str(each) for each in sorted(pyenv.glob(f"versions/*/bin/{name}")))]
+
+
 def build_parts(folder: Path) -> str:
     """Compile what Cython generated (`make setup`) for PYTHON; returns a sentence about it."""
     ask = "import sysconfig as s; print(s.get_path('include'), s.get_config_var('EXT_SUFFIX'))"
-    try:
-        asked = [f"python{PYTHON}", "-c", ask]
-        include, suffix = subprocess.check_output(
-            asked, text=True, stderr=subprocess.DEVNULL
-        ).split()
-    except (OSError, subprocess.CalledProcessError):
+    for program in pythons():
+        try:
+            asked = subprocess.check_output(
+                [program, "-c", ask], text=True, stderr=subprocess.DEVNULL
+            )
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        include, suffix = asked.split()
+        break
+    else:
         return f"compiled parts are left out: no python{PYTHON} here"
     for part in PARTS:
         source = ROOT / "src" / "ingero" / f"{part}.c"
