@@ -75,6 +75,19 @@ def test_a_slow_reader_names_queue_caller_and_reading_thread() -> None:
     )
 
 
+def test_a_reader_counts_before_the_process_that_it_reads_from() -> None:
+    writer = Other("a worker process", Doing.SLEEPS, (Frame("/job/source.py", "produce", 6),))
+    reader = Other("another thread", Doing.READS, (Frame("/job/data.py", "fill", 31),))
+    mine = profile(
+        (200, Sample(Doing.RUNS, COMPUTE)),
+        (20, Sample(Doing.LOCK, (STEP,), others=(writer,))),
+        (280, Sample(Doing.LOCK, (STEP,), others=(reader, writer))),
+    )
+    (found,) = compare_places((mine, 1.0), [(HEALTHY, 1.0)], LATE)
+    assert found.kind is CauseKind.READER
+    assert found.text.endswith("meanwhile another thread reads in `fill` (data.py:31)")
+
+
 def test_garbage_collection_is_told_in_steps() -> None:
     mine = profile(
         (400, Sample(Doing.RUNS, COMPUTE)),

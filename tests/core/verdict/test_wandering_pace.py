@@ -169,7 +169,7 @@ def test_an_episode_is_compared_with_the_calm_steps_next_to_it() -> None:
     cohorts = registry.cohorts
     cohorts.step_log[1, :100] = np.repeat([0.0, 0.05], 50) + DICE.normal(0, 0.003, 100)
     cohorts.step_level[1, :100], cohorts.step_is_calm[1, :100] = np.nan, 1.0
-    cohorts.step_samples[1], registry.rows.rose_at[0] = 100, 100
+    cohorts.step_samples[1], registry.rows.samples[0], registry.rows.rose_at[0] = 100, 100, 100
     episodes = Episodes(registry, POLICY)
     episodes._suspect(0, SUSPECT, 200.0)
     calm = episodes._calm[0]

@@ -25,6 +25,7 @@ PERIOD_ERROR: Final = 0.3  # of a few collections that are counted within second
 MIN_TOGETHER: Final = 0.6  # of the waits during which another thread does the same
 MIN_WITHOUT_PEERS: Final = 0.5  # of the lateness that a wait must explain where no peer was sampled
 _SAYS_NOTHING: Final = frozenset({Doing.RUNS, Doing.WAITS})  # without a place, or without peers
+_READING: Final = (Doing.READS, Doing.DISK)
 _NOWHERE: Final = (NOWHERE.file, NOWHERE.function)
 
 
@@ -148,11 +149,11 @@ def _describe(key: PlaceKey, count: PlaceCount, mine: Profile) -> tuple[CauseKin
     where = "" if key.inner == _NOWHERE else f" in {_where(count)}"
     together = _together(count, mine)
     meanwhile = f"; meanwhile {_meanwhile(together)}" if together else ""
-    reads = together is not None and together[1] in (Doing.READS, Doing.DISK)
+    reads = together is not None and together[1] in _READING
     text = f"{key.doing.value} {{share}}{where}, {{peers}}{meanwhile}"
     if key.doing is Doing.RUNS:
         return CauseKind.PYTHON, f"runs {_where(count)} {{share}}, {{peers}}"
-    if key.doing in (Doing.READS, Doing.DISK):
+    if key.doing in _READING:
         return CauseKind.READER, text
     if reads:
         return CauseKind.READER, f"waits {{share}}{where}, {{peers}}{meanwhile}"
@@ -167,14 +168,18 @@ def _where(count: PlaceCount) -> str:
 
 
 def _together(count: PlaceCount, mine: Profile) -> tuple[str, Doing, Frame] | None:
-    """Return what another thread does during most of these waits, and less often otherwise."""
-    if not count.others:
-        return None
-    other, during = count.others.most_common(1)[0]
+    """Return what another thread does during most of these waits, and less often otherwise.
+
+    One that reads counts first: what it reads from may be a process that sleeps meanwhile.
+    """
     outside = mine.samples - count.samples
-    share = during / count.samples
-    share_outside = (mine.others[other] - during) / outside if outside else 0.0
-    return other if share >= MIN_TOGETHER and share_outside <= 0.5 * share else None
+    found = []
+    for other, during in count.others.most_common():
+        share = during / count.samples
+        share_outside = (mine.others[other] - during) / outside if outside else 0.0
+        if share >= MIN_TOGETHER and share_outside <= 0.5 * share:
+            found.append(other)
+    return next((other for other in found if other[1] in _READING), found[0] if found else None)
 
 
 def _meanwhile(together: tuple[str, Doing, Frame]) -> str:

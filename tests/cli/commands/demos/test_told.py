@@ -15,7 +15,7 @@ SLOW = Verdict(
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_every_line_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "screen_columns", lambda: columns)
-    lines = "\n".join(job._told(SLOW, 6.6)).split("\n")
+    lines = "\n".join(job._verdict_lines(SLOW, 6.6)).split("\n")
     assert max(map(len, lines)) <= min(columns, job.WIDTH)
     assert all(line.startswith(" " * 9) for line in lines[1:])
     assert " ".join(SLOW.evidence.split()) in " ".join(" ".join(lines).split())
