@@ -72,7 +72,8 @@ def closed_loops(files: dict[str, Path]) -> dict[tuple[str, str], dict[str, floa
                     if encoding in SKIPPED[name]:
                         continue
                     # A rank is known after its second push, and 512 ranks take longer to learn.
-                    load(port, pid, file, 0, 2.0 if encoding == OWN_TIMES else 0.5, 16)
+                    is_long = encoding in (OWN_TIMES, OWN_TIMES_GZIP)
+                    load(port, pid, file, 0, 2.0 if is_long else 0.5, 16)
                     run = load(port, pid, file, 0, SECONDS, 32)
                     run["rss_mb"] = rss_mb(pid)
                     found.setdefault((name, encoding), []).append(run)

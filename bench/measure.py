@@ -85,8 +85,8 @@ def load(
     """Run the load generator once, and add the server's CPU per request."""
     before = cpu_s(pid)
     command = [str(loadgen()), str(port), str(connections), str(rate), str(seconds), str(requests)]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    result: dict[str, Any] = json.loads(output)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(ended.stdout)
     result["cpu_us"] = (cpu_s(pid) - before) / result["done"] * 1e6
     return result
 
