@@ -15,9 +15,11 @@ from tests.support.compiled import needs_fast_path
 from tests.support.pushes import as_json, protobuf, running
 
 from ingero.contract import names
+from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.segment import decode_segment_purely
 from ingero.core.health.threshold import ThresholdPolicy
+from ingero.errors import MalformedPush
 from ingero.fleet import receive
 from ingero.fleet.kept import KeptBodiesPurely
 from ingero.fleet.processor import FleetProcessor, Taken
@@ -26,8 +28,10 @@ from ingero.fleet.roster import REORDER_NS
 from ingero.fleet.series import ReceivedSeries
 from ingero.transport.access import Access
 from ingero.transport.bearer import Key, token_digest
+from ingero.transport.otlp.server_http import Inbound
 
 SECOND = 10**9
+UNLIMITED = Key("k", b"")
 MAX_BODY_BYTES = 4096
 
 
@@ -46,11 +50,14 @@ class Step:
     ticks: bool = False
     draining: bool = False
 
-    def segment(self) -> bytes:
-        make, kind = (as_json, names.JSON_TYPE) if self.is_json else (protobuf, names.PROTOBUF_TYPE)
-        body = make(
+    def body(self) -> bytes:
+        return (as_json if self.is_json else protobuf)(
             self.node, self.score, state=self.state, cluster=self.cluster, sent_ns=self.sent_ns
         )
+
+    def segment(self) -> bytes:
+        kind = names.JSON_TYPE if self.is_json else names.PROTOBUF_TYPE
+        body = self.body()
         lines = [b"POST /v1/metrics" + self.query + b" HTTP/1.1", *self.headers]
         lines += [f"Content-Type: {kind}".encode(), b"Content-Length: %d" % len(body)]
         return b"\r\n".join(lines) + b"\r\n\r\n" + body
@@ -117,13 +124,14 @@ class Service:
             self.receiver.fast_path(MAX_BODY_BYTES) if has_fast_path else receive.no_fast_path
         )
         self.on_fast_path = 0
+        compiled = receive.PushFastPath
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(receive, "PushFastPath", compiled if has_fast_path else None)
+            self.receive_call = self.receiver.grpc_service(Access(None)).receive
 
     def push(self, step: Step, now_s: float) -> bytes | None:
         wall_ns = int(now_s * SECOND)
-        if step.ticks:
-            self.receiver.second_passed()
-            self.receiver.processor.tick(now_s)
-        self.receiver.refuses = "shutting down" if step.draining else ""
+        self.prepare(step, now_s)
         with clocks_at(now_s):
             reply = self.fast_path(step.segment(), now_s, wall_ns)
             if reply is not None:
@@ -131,6 +139,22 @@ class Service:
                 return reply
             request = decode_segment_purely(step.segment())
             return None if request is None else self.receiver.answer(request, b"")
+
+    def call(self, step: Step, now_s: float, sender: Key, named: str | None) -> Any:
+        """Hand over an admitted call as the gRPC listener does, and return the reply or error."""
+        inbound = Inbound(MetricsRequest, step.body(), Encoding.PROTOBUF, named, sender)
+        self.prepare(step, now_s)
+        with clocks_at(now_s):
+            try:
+                return self.receive_call(inbound)
+            except MalformedPush as error:
+                return str(error)
+
+    def prepare(self, step: Step, now_s: float) -> None:
+        if step.ticks:
+            self.receiver.second_passed()
+            self.receiver.processor.tick(now_s)
+        self.receiver.refuses = "shutting down" if step.draining else ""
 
     def state(self) -> Any:
         processor = self.receiver.processor
@@ -179,6 +203,46 @@ def test_fast_path_and_receiver_agree(pushes: list[Step], token: str | None) -> 
         now_s = 100.0 + number / 4
         assert ours.push(step, now_s) == oracle.push(step, now_s)
     assert ours.state() == oracle.state()
+
+
+@needs_fast_path
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(steps, st.sampled_from([None, None, "", "train", "other", "new"])), max_size=12
+    ),
+    st.sampled_from([UNLIMITED, UNLIMITED, Key("k", b"", frozenset({"train"}))]),
+)
+def test_calls_that_one_step_stores_and_all_others_agree(
+    calls: list[tuple[Step, str | None]], sender: Key
+) -> None:
+    ours, oracle = Service(True), Service(False)
+    known = [(step, None) for step in (Step(), Step(node="n2"), Step(), Step(cluster="other"))]
+    for number, (step, named) in enumerate([*known, *calls]):
+        now_s = 100.0 + number / 4
+        assert ours.call(step, now_s, sender, named) == oracle.call(step, now_s, sender, named)
+    assert ours.state() == oracle.state()
+
+
+@needs_fast_path
+@pytest.mark.parametrize(
+    ("sender", "known"), [(UNLIMITED, 5), (Key("k", b"", node="n0"), 0)], ids=["any", "one node"]
+)
+def test_calls_of_registered_nodes_are_stored_in_one_step(
+    monkeypatch: pytest.MonkeyPatch, sender: Key, known: int
+) -> None:
+    """A token of one node is compared with every node that a body names."""
+    service, slow = Service(True), []
+    push = service.receiver.processor.push
+    monkeypatch.setattr(
+        service.receiver.processor, "push", lambda *given: slow.append(given) or push(*given)
+    )
+    for number in range(6):
+        step = Step(sent_ns=(100 + number) * SECOND)
+        reply = service.call(step, 100.0 + number, sender, None)
+        assert dict(reply.headers)["ingero-threshold"]
+    assert len(slow) == 6 - known
+    assert service.receiver.processor.clusters["train"].roster.row("n0", 105.0).pushes == 6
 
 
 @needs_fast_path

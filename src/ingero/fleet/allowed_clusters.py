@@ -25,7 +25,7 @@ def refused_cluster(sender: Key, inbound: Inbound) -> Reply | None:
 
     The cluster of the request wins in Fleet, but exporters pass the body on as it is.
     """
-    if sender.clusters is None and sender.node is None:
+    if not sender.is_confined:
         return None
     try:
         request = decode(inbound.kind, inbound.body, inbound.encoding)

@@ -4,7 +4,8 @@ import asyncio
 import time
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -66,6 +67,8 @@ _GRPC_NAMES = (
 )
 _Headers = tuple[tuple[str, str], ...]
 _Rendered = dict[str, tuple[ServedThreshold, bytes]]  # whole replies by cluster
+_KeptReplies = dict[str, tuple[ServedThreshold, Reply]]
+_Store = Callable[[bytes, str | None, float, int], Reply | None]
 
 
 class Sink(Protocol):
@@ -100,15 +103,16 @@ class Receiver:
         self._allowance = 0  # of this second
         self._decoding = DecodingThread()
         self.clusters_by_query: dict[bytes, str | None] = {b"": None}
-        self.rendered: tuple[_Rendered, _Rendered] = ({}, {})  # protobuf, JSON
-        self._kept_headers: dict[tuple[_Names, str], tuple[ServedThreshold, _Headers]] = {}
+        self._rendered: tuple[_Rendered, _Rendered] = ({}, {})  # protobuf, JSON
+        self._kept_replies: dict[_Names, _KeptReplies] = {_HTTP_NAMES: {}, _GRPC_NAMES: {}}
 
     def second_passed(self) -> None:
         """Renew the request allowance and drop rendered replies; called with every tick."""
         self._allowance = self.max_requests_per_s
-        for replies in self.rendered:
+        for rendered in self._rendered:
+            rendered.clear()
+        for replies in self._kept_replies.values():
             replies.clear()
-        self._kept_headers.clear()
 
     def reply_counts(self) -> Counter[tuple[str, int]]:
         """Count all replies by transport and status."""
@@ -117,10 +121,16 @@ class Receiver:
     # --- Plain pushes ---
     def fast_path(self, max_body_bytes: int) -> FastPath:
         """Return the compiled fast path for pushes of known nodes; `answer` handles all others."""
+        compiled = self._compiled(self._rendered, max_body_bytes)
+        fast_path: FastPath = no_fast_path if compiled is None else compiled.answer
+        return fast_path
+
+    def _compiled(self, replies: tuple[Any, Any], max_body_bytes: int) -> Any:
         if PushFastPath is None or self.providers is not None:
-            return no_fast_path
-        fast_path: FastPath = PushFastPath(
+            return None
+        return PushFastPath(
             self,
+            replies,
             report=NodeReport,
             taken=Taken,
             kind=MetricsRequest,
@@ -128,8 +138,7 @@ class Receiver:
             protobuf=Encoding.PROTOBUF,
             max_body_bytes=max_body_bytes,
             skew_ns=CLOCK_SKEW_NS,
-        ).answer
-        return fast_path
+        )
 
     def answer(
         self, request: PlainRequest, date: bytes, address: str | None = None
@@ -154,7 +163,7 @@ class Receiver:
             admitted = self._admit(self.http_token, presented, address)
             if isinstance(admitted, Reply):
                 reply = admitted
-            elif admitted.clusters is not None or admitted.node is not None:
+            elif admitted.is_confined:
                 inbound = Inbound(MetricsRequest, body, encoding, cluster, admitted, address)
                 reply = refused_cluster(admitted, inbound)
         if reply is None:
@@ -209,7 +218,7 @@ class Receiver:
 
     def _plain_ok(self, cluster: str, encoding: Encoding, date: bytes) -> bytes:
         served = self.processor.served(cluster)
-        replies = self.rendered[encoding is Encoding.JSON]
+        replies = self._rendered[encoding is Encoding.JSON]
         kept = replies.get(cluster)
         if kept is not None and kept[0] is served:
             return kept[1]
@@ -223,13 +232,21 @@ class Receiver:
     def http_service(self, access: Access) -> OtlpService:
         """Return how any request over HTTP is handled; `answer` asks for the same tokens."""
         self.http_token = access
-        return self._service("http", access, _HTTP_NAMES)
+        return self._service("http", access, _HTTP_NAMES, partial(self._receive, _HTTP_NAMES))
 
     def grpc_service(self, access: Access) -> OtlpService:
         """Return how any request over gRPC is handled."""
-        return self._service("grpc", access, _GRPC_NAMES)
+        compiled = self._compiled((self._kept_replies[_GRPC_NAMES], {}), INLINE_BYTES)
+        store = _store_nothing if compiled is None else compiled.store
+        return self._service("grpc", access, _GRPC_NAMES, partial(self._receive_call, store))
 
-    def _service(self, transport: str, access: Access, names: _Names) -> OtlpService:
+    def _service(
+        self,
+        transport: str,
+        access: Access,
+        names: _Names,
+        receive: Callable[[Inbound], Reply | Awaitable[Reply]],
+    ) -> OtlpService:
         def headers_for(cluster: str | None, sender: Key | None) -> _Headers:
             return self._refusal_headers(names, access, cluster, sender)
 
@@ -238,7 +255,7 @@ class Receiver:
 
         return OtlpService(
             lambda authorization, address: self._admit(access, authorization, address),
-            lambda inbound: self._receive(names, inbound),
+            receive,
             headers_for,
             count,
         )
@@ -250,6 +267,14 @@ class Receiver:
             sender is not None and sender.may_see(cluster or DEFAULT_CLUSTER)
         )
         return self._headers(names, cluster or "", "") if may_know else ()
+
+    def _receive_call(self, store: _Store, inbound: Inbound) -> Reply | Awaitable[Reply]:
+        """Do what `_receive` does; the push of a known node in one compiled step."""
+        if inbound.kind is MetricsRequest and not inbound.sender.is_confined:
+            reply = store(inbound.body, inbound.cluster, time.monotonic(), time.time_ns())
+            if reply is not None:
+                return reply
+        return self._receive(_GRPC_NAMES, inbound)
 
     def _receive(self, names: _Names, inbound: Inbound) -> Reply | Awaitable[Reply]:
         """Handle a request of an admitted sender; raise MalformedPush or TooLarge."""
@@ -264,8 +289,11 @@ class Receiver:
         return refused or self._accepted(names, await self._take_large(inbound))
 
     def _accepted(self, names: _Names, taken: Taken) -> Reply:
+        reply = self._threshold_reply(names, taken.cluster)
         headers = self._headers(names, taken.cluster, taken.node)
-        return Reply(partial=taken.partial, headers=headers)
+        if taken.partial is None and headers is reply.headers:
+            return reply
+        return reply._replace(partial=taken.partial, headers=headers)
 
     def _admit(self, access: Access, authorization: str | None, address: str | None) -> Key | Reply:
         """Return the sender of a request, or the refusal; the body is not needed for either."""
@@ -329,22 +357,28 @@ class Receiver:
 
     def _headers(self, names: _Names, cluster: str, node: str) -> _Headers:
         """Return what a reply to a node carries; without a node, only the threshold."""
-        headers, key = self._threshold_headers(names, cluster), (cluster, node)
+        headers, key = self._threshold_reply(names, cluster).headers, (cluster, node)
         if not node or key not in self.verdict_texts:
             return headers
         texts = (self.verdict_texts[key], self.ask_texts.get(key, ""))
         return (*headers, *(pair for pair in zip(names[3:], texts, strict=True) if pair[1]))
 
-    def _threshold_headers(self, names: _Names, cluster: str) -> _Headers:
-        served, kept = self.processor.served(cluster), self._kept_headers.get((names, cluster))
+    def _threshold_reply(self, names: _Names, cluster: str) -> Reply:
+        served, replies = self.processor.served(cluster), self._kept_replies[names]
+        kept = replies.get(cluster)
         if kept is not None and kept[0] is served:
             return kept[1]
         reason = str(served.reason) if served.reason else ""
         texts = (encode_threshold(served.value), encode_quorum(served.quorum_met), reason)
-        headers = tuple(pair for pair in zip(names, texts, strict=False) if pair[1])
+        reply = Reply(headers=tuple(pair for pair in zip(names, texts, strict=False) if pair[1]))
         if served is not COLD_START:  # senders choose names of clusters, of which few are served
-            self._kept_headers[names, cluster] = (served, headers)
-        return headers
+            replies[cluster] = (served, reply)
+        return reply
+
+
+def _store_nothing(body: bytes, named: str | None, now_s: float, wall_ns: int) -> Reply | None:
+    """Leave every push to `Receiver._receive`: without compiled code, or with rules."""
+    return None
 
 
 def _valid_or_empty(cluster: str | None) -> str:

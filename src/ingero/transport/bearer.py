@@ -140,6 +140,11 @@ class Key:
         """The part of the digest that logs and the audit table show."""
         return self.digest.hex()[:12]
 
+    @property
+    def is_confined(self) -> bool:
+        """Whether what a request names must be compared with what this token allows."""
+        return self.clusters is not None or self.node is not None
+
     def may_see(self, cluster: str) -> bool:
         """Return whether this token is valid for the cluster."""
         return self.clusters is None or cluster in self.clusters

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The push of a registered node in one compiled step: from its segment to the reply.
+"""The push of a registered node in one compiled step, to the reply that is kept for its cluster.
 
-Twin of `Receiver.answer` in `fleet/receive.py`: either None, and then nothing has changed, or the
-same reply and the same changes. It takes no decision that is not taken there.
+`answer` is the twin of `Receiver.answer` in `fleet/receive.py`, and `store` that of the calls over
+gRPC: either None, and then nothing has changed, or the same reply and the same changes. Neither
+takes a decision that is not taken there.
 """
 
 from cpython.unicode cimport PyUnicode_DecodeASCII
@@ -35,7 +36,8 @@ cdef enum:  # what is counted; the numbers of `Tally` in `fleet/processor.py`
 cdef class PushFastPath:
     """Answers pushes of one listener.
 
-    What may change while Fleet runs is read from `receiver` at every push.
+    What may change while Fleet runs is read from `receiver` at every push. Of `replies`, kept by
+    cluster, the first are to protobuf and the second to JSON.
     """
 
     cdef object receiver
@@ -56,14 +58,14 @@ cdef class PushFastPath:
     cdef uint64_t max_body_bytes
     cdef uint64_t skew_ns
 
-    def __init__(self, receiver, *, report, taken, kind, json, protobuf,
+    def __init__(self, receiver, replies, *, report, taken, kind, json, protobuf,
                  uint64_t max_body_bytes, uint64_t skew_ns):
         self.receiver, self.report, self.taken, self.kind = receiver, report, taken, kind
         self.json, self.protobuf = json, protobuf
         self.max_body_bytes, self.skew_ns = max_body_bytes, skew_ns
         processor = receiver.processor
         self.clusters, self.clusters_by_query = processor.clusters, receiver.clusters_by_query
-        self.protobuf_replies, self.json_replies = receiver.rendered
+        self.protobuf_replies, self.json_replies = replies
         self.tally, self.puts = processor.counters.tally, processor.counters.puts
         self.plain_pushes = receiver.plain_pushes
         self.kept_bodies, self.other_sinks = [], []
@@ -77,25 +79,46 @@ cdef class PushFastPath:
     def answer(self, bytes segment, double now_s, uint64_t wall_ns):
         """Return the whole reply to one segment, or None where `Receiver.answer` must handle it."""
         cdef Request request
-        cdef Found found
         cdef Bytes start = segment
-        cdef RosterWriter writer
         if split_request(start, start + len(segment), &request) or request.is_gzip:
             return None
         if request.body.size > self.max_body_bytes or not self._is_admitted(&request):
             return None
-        if not read_push(request.body, request.is_json, &found):
+        query = request.query.at[:request.query.size] if request.query.size else b""
+        if query not in self.clusters_by_query:  # `Receiver` must parse it
+            return None
+        named = self.clusters_by_query[query]
+        if not named and request.cluster.size:
+            named = request.cluster.at[:request.cluster.size].decode("latin-1")
+        reply = self._stored(&request.body, request.is_json, named, now_s, wall_ns)
+        if reply is not None:
+            self.plain_pushes[0] += 1
+        return reply
+
+    def store(self, bytes body, named, double now_s, uint64_t wall_ns):
+        """Return the kept reply to an admitted call whose metadata names this cluster, or None."""
+        cdef Slice sent
+        sent.at, sent.size = <Bytes>body, <uint64_t>len(body)
+        if sent.size > self.max_body_bytes:
+            return None
+        return self._stored(&sent, False, named, now_s, wall_ns)
+
+    cdef object _stored(self, Slice* body, bint is_json, named, double now_s, uint64_t wall_ns):
+        """Store a push for the cluster that is named beside it, else for the one in its resource."""
+        cdef Found found
+        cdef RosterWriter writer
+        if not read_push(body[0], is_json, &found):
             return None
         node, own = text_or_none(found.node), text_or_none(found.cluster)
-        name = self._cluster_of(&request, own)
+        name = named or own
         cluster = self.clusters.get(name)
         writer = None if cluster is None else cluster.roster.writer
         if writer is None:
             return None
         row = writer.rows.get(node)
-        replies = self.json_replies if request.is_json else self.protobuf_replies
-        rendered = replies.get(name)
-        if row is None or rendered is None or rendered[0] is not cluster.served:
+        replies = self.json_replies if is_json else self.protobuf_replies
+        kept = replies.get(name)
+        if row is None or kept is None or kept[0] is not cluster.served:
             return None
         texts = self.receiver.verdict_texts
         if texts and (name, node) in texts:
@@ -103,8 +126,8 @@ cdef class PushFastPath:
         report = report_of(&found, self.report, node, own)
         self.puts[writer.put(row, &found, report, now_s)] += 1
         self._count(&found, wall_ns, own is not None and own != name)
-        self._offer(&request, (name, node, text_or_none(found.lead) or ""), now_s)
-        return rendered[1]
+        self._offer(body, is_json, (name, node, text_or_none(found.lead) or ""), now_s)
+        return kept[1]
 
     cdef bint _is_admitted(self, Request* request) except *:
         receiver = self.receiver
@@ -118,22 +141,6 @@ cdef class PushFastPath:
         authorization = request.authorization.at[:request.authorization.size]
         return token.admits(authorization.decode("latin-1"))
 
-    cdef object _cluster_of(self, Request* request, object own):
-        """Return the cluster that query, header or resource names, in this order.
-
-        None means that `Receiver` must parse the query.
-        """
-        if request.query.size:
-            query = request.query.at[:request.query.size]
-            if query not in self.clusters_by_query:
-                return None
-            name = self.clusters_by_query[query]
-            if name is not None:
-                return name
-        if request.cluster.size:
-            return request.cluster.at[:request.cluster.size].decode("latin-1")
-        return own
-
     cdef void _count(self, Found* found, uint64_t wall_ns, bint is_mismatched) noexcept:
         cdef uint64_t off_ns = wall_ns - found.sent_ns
         if found.sent_ns > wall_ns:
@@ -141,11 +148,10 @@ cdef class PushFastPath:
         self.tally[PUSHES] += 1
         self.tally[MISMATCHED] += is_mismatched
         self.tally[SKEWED] += found.sent_ns != 0 and off_ns > self.skew_ns
-        self.plain_pushes[0] += 1
 
-    cdef _offer(self, Request* request, tuple key, double now_s):
-        encoding = self.json if request.is_json else self.protobuf
-        body = request.body.at[:request.body.size]
+    cdef _offer(self, Slice* sent, bint is_json, tuple key, double now_s):
+        encoding = self.json if is_json else self.protobuf
+        body = sent.at[:sent.size]
         for kept in self.kept_bodies:
             (<KeptBodies>kept).keep(key, body, encoding, now_s)
         for sink in self.other_sinks:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -33,7 +34,6 @@ from ingero.transport.otlp.server_http import (
     OtlpService,
     Reply,
     explained,
-    settled,
 )
 from ingero.transport.rate_limit import address_group
 from ingero.transport.tls import ServerTls, server_context
@@ -62,7 +62,10 @@ log = logging.getLogger(__name__)
 
 
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
-    """Answers calls as streams of one message, because gRPC reads that of a unary call first."""
+    """Answers calls as streams of one message, because gRPC reads that of a unary call first.
+
+    Replies have trailers only: they go out with the message, and headers would cost a step more.
+    """
 
     def __init__(self, service: OtlpService, admission: Admission, max_running: float) -> None:
         self._service = service
@@ -83,9 +86,11 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         async def export(_: Any, context: Any) -> bytes:
             reply = await self._answer(kind, context)
             self._service.count(reply.status)
-            code = _BY_NUMBER[GRPC_CODES.get(reply.status, INTERNAL)]
-            _set_metadata(context, reply, code)
-            if reply.status != 200:
+            if reply.status == HTTPStatus.OK:
+                context.set_trailing_metadata(reply.headers)
+            else:
+                code = _BY_NUMBER[GRPC_CODES.get(reply.status, INTERNAL)]
+                context.set_trailing_metadata(_metadata(reply, code))
                 await context.abort(code, reply.message)
             return encode_response(kind, Encoding.PROTOBUF, reply.partial)
 
@@ -95,9 +100,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         """Admit the sender by its metadata, then read its message, then pass it on."""
         metadata = dict(context.invocation_metadata() or ())
         cluster, wait = metadata.get(CLUSTER_HEADER), WAIT_HEADER in metadata
-        connection = context.peer()
-        address = peer_address(connection)
-        peer = Peer(address_group(address), connection)
+        address, peer = _origin(context.peer())
         if not self._calls.enter(peer, context):
             return Reply(429, message=_TOO_MANY, retry_after_s=1)
         sender = self._service.admit(metadata.get(AUTHORIZATION), address)
@@ -119,16 +122,24 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         size = len(inbound.body)
         if self._running >= self._max_running or not self._admission.has_room(address, size):
             return Reply(429, message=_TOO_MANY, retry_after_s=1)
+        reply = self._service.receive(inbound)
+        if isinstance(reply, Reply):
+            return reply
         self._running += 1
         self._admission.hold(address, size)
         try:
-            return await settled(self._service.receive(inbound))
+            return await reply
         finally:
             self._running -= 1
             self._admission.hold(address, -size)
 
 
 @lru_cache(maxsize=4096)  # of a connection, each of whose calls asks again
+def _origin(connection: str) -> tuple[str | None, Peer]:
+    address = peer_address(connection)
+    return address, Peer(address_group(address), connection)
+
+
 def peer_address(peer: str) -> str | None:
     """Return the address in gRPC's name of a peer, as in `ipv4:10.0.0.1:5000`.
 
@@ -138,18 +149,17 @@ def peer_address(peer: str) -> str | None:
     return plain_peer(rest.rpartition(":")[0].strip("[]")) if family in ("ipv4", "ipv6") else None
 
 
-def _set_metadata(context: Any, reply: Reply, code: grpc.StatusCode) -> None:
-    """Answer with trailers: they go out with the message, and headers would cost a step more."""
-    metadata: tuple[tuple[str, str | bytes], ...] = reply.headers
-    if reply.retry_after_s is not None:
-        status = encode_status(Encoding.PROTOBUF, code.value[0], reply.message, reply.retry_after_s)
-        metadata = (
-            *metadata,
-            ("retry-after", str(reply.retry_after_s)),
-            (STATUS_METADATA, status),
-            (RETRY_METADATA, encode_retry_info(reply.retry_after_s)),
-        )
-    context.set_trailing_metadata(metadata)
+def _metadata(reply: Reply, code: grpc.StatusCode) -> tuple[tuple[str, str | bytes], ...]:
+    """Return the trailers of a refusal."""
+    if reply.retry_after_s is None:
+        return reply.headers
+    status = encode_status(Encoding.PROTOBUF, code.value[0], reply.message, reply.retry_after_s)
+    return (
+        *reply.headers,
+        ("retry-after", str(reply.retry_after_s)),
+        (STATUS_METADATA, status),
+        (RETRY_METADATA, encode_retry_info(reply.retry_after_s)),
+    )
 
 
 @dataclass(slots=True)
