@@ -324,6 +324,19 @@ def test_a_joint_loss_is_divided_by_excess_own_time() -> None:
     assert part_of_loss(rows, 0, PEERS) == 1.0, "stalls come at different steps"
 
 
+def test_suspects_have_a_part_in_a_loss_if_they_surely_are_half_as_slow() -> None:
+    registry = world(excess=0.0)
+    rows = registry.rows
+    rows.own_s[0], rows.own_s[1], rows.state[1] = 1.3, 1.1, SUSPECT
+    assert part_of_loss(rows, 0, PEERS) == 1.0, "a third as slow"
+    rows.own_s[1] = 1.2
+    assert part_of_loss(rows, 0, PEERS) == pytest.approx(0.6)
+    rows.own_s[1, ::2], rows.own_s[1, 1::2] = 0.2, 2.2
+    assert part_of_loss(rows, 0, PEERS) == 1.0, "it may be less than half"
+    rows.state[1] = STRAGGLER
+    assert part_of_loss(rows, 0, PEERS) == pytest.approx(0.6)
+
+
 def test_long_steps_bound_what_stalls_cost() -> None:
     """Nine steps of 1 s and one of 2 s: a mean of 1.1 s, and 1.645 errors of 0.3 / √10 more."""
     spans = np.array([1.0] * 9 + [2.0, math.nan])

@@ -21,6 +21,7 @@ from ingero.core.verdict.table import (
     RECENT,
     STALL,
     STRAGGLER,
+    SUSPECT,
 )
 from ingero.core.verdict.verdicts import (
     LATE_NEXT_STEP,
@@ -195,10 +196,33 @@ def test_a_class_stays_for_the_whole_episode_once_it_is_known() -> None:
 )
 def test_half_of_a_few_that_are_slow_leaves_a_doubt(ranks: int, slow: int, is_sure: bool) -> None:
     registry = world(ranks)
-    registry.rows.state[:slow] = STRAGGLER
+    registry.rows.state[:slow], registry.rows.recent_excess[:slow] = STRAGGLER, 0.1
     verdict = describe_member(registry, 0, POLICY)
     assert (verdict.state is VerdictState.STRAGGLER) == is_sure
     assert ("so the others may be the unusual ones" in verdict.evidence) != is_sure
+
+
+@pytest.mark.parametrize(
+    ("channel", "excess", "is_sure"),
+    [(FAST, 0.06, False), (FAST, 0.04, True), (STALL, 0.1, True), (ADVANCE, 0.1, True)],
+)
+def test_another_that_is_slow_too_leaves_a_doubt_if_it_is_nearly_as_slow_in_the_same_way(
+    channel: int, excess: float, is_sure: bool
+) -> None:
+    registry = world(4)
+    rows = registry.rows
+    rows.state[1], rows.channel[1], rows.recent_excess[1] = SUSPECT, channel, excess
+    rows.stall_size[1] = excess
+    assert (describe_member(registry, 0, POLICY).state is VerdictState.STRAGGLER) == is_sure
+
+
+@pytest.mark.parametrize(("advance", "is_sure"), [(0.05, False), (0.04, True)])
+def test_who_is_waited_for_is_compared_with_others_by_that(advance: float, is_sure: bool) -> None:
+    registry = world(4)
+    rows = registry.rows
+    rows.state[1], rows.channel[:2] = SUSPECT, ADVANCE
+    rows.advance_recent[0], rows.advance_recent[1] = 0.1, advance
+    assert (describe_member(registry, 0, POLICY).state is VerdictState.STRAGGLER) == is_sure
 
 
 def test_a_member_without_peers_of_its_role_is_in_doubt() -> None:
@@ -357,7 +381,7 @@ def test_a_verdict_has_four_digits_of_its_loss() -> None:
 @pytest.mark.parametrize(("slow", "is_sure"), [(1, True), (2, False)])
 def test_two_of_three_that_are_slow_may_be_the_usual_ones(slow: int, is_sure: bool) -> None:
     registry = world(ranks=3)
-    registry.rows.state[:slow] = STRAGGLER
+    registry.rows.state[:slow], registry.rows.recent_excess[:slow] = STRAGGLER, 0.1
     state = describe_member(registry, 0, POLICY).state
     assert (state is VerdictState.STRAGGLER) == is_sure
 
@@ -379,7 +403,7 @@ def test_steps_that_are_slow_now_and_then_are_stalls(channel: int, found: CauseC
 )
 def test_half_of_a_few_may_be_the_usual_ones(ranks: int, slow: int, is_sure: bool) -> None:
     registry = world(ranks=ranks)
-    registry.rows.state[:slow] = STRAGGLER
+    registry.rows.state[:slow], registry.rows.recent_excess[:slow] = STRAGGLER, 0.1
     registry.rows.state[slow:ranks] = HEALTHY
     found = describe_member(registry, 0, POLICY)
     assert (found.state is VerdictState.STRAGGLER) == is_sure

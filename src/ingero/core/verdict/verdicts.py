@@ -27,6 +27,7 @@ from ingero.core.verdict.table import (
     SUSPECT,
     MemberRows,
 )
+from ingero.core.verdict.what_if import AS_SLOW
 
 NEXT_STEP: Final = {
     CauseClass.COMPUTE: "check clocks, power cap, temperature, ECC of this GPU; "
@@ -112,10 +113,24 @@ def _doubt(registry: MemberRegistry, index: int) -> str:
     if expected < 2:
         return "nobody else has its role, so it may just have more work"
     mine = rows.cohort[: rows.size] == cohort
-    slow = int((mine & np.isin(rows.state[: rows.size], (SUSPECT, STRAGGLER))).sum())
-    if expected < FEW and slow >= 2:  # half of them or more
-        return f"{slow} of {expected:.0f} are slow, so the others may be the unusual ones"
+    slow = np.flatnonzero(mine & np.isin(rows.state[: rows.size], (SUSPECT, STRAGGLER)))
+    alike = sum(_is_as_slow(rows, other, index) for other in slow.tolist())
+    if expected < FEW and alike >= 2:  # half of them or more
+        return f"{alike} of {expected:.0f} are slow, so the others may be the unusual ones"
     return ""
+
+
+def _is_as_slow(rows: MemberRows, other: int, index: int) -> bool:
+    """Tell whether a member is slow in the way another one is, and by at least half as much."""
+    if rows.channel[other] != rows.channel[index]:
+        return False
+    return _slowness(rows, other) >= AS_SLOW * _slowness(rows, index)
+
+
+def _slowness(rows: MemberRows, index: int) -> float:
+    if rows.channel[index] == ADVANCE:
+        return float(advance_effect(rows, np.array([index]))[0])
+    return _excess(rows, index)
 
 
 def _reference(registry: MemberRegistry, index: int, peers: int) -> str:

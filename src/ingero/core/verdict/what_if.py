@@ -29,6 +29,7 @@ LEAST_ADVANCE = 0.001  # of a step: with less, the job waits for a whole group o
 # Standard errors up to "at most": as sure as "± two errors", but a bound has one side only.
 AT_MOST = 1.645
 HIDDEN_MIN = 0.07  # own times vary by this much from batch to batch
+AS_SLOW = 0.5  # of the excess of a member: one that has less is not slow in the way it is
 
 
 def recent_frames(rows: MemberRows, index: int) -> Index:
@@ -116,7 +117,22 @@ def part_of_loss(rows: MemberRows, index: int, peers: Index) -> float:
     blamed &= (rows.channel[cohort] == CHRONIC) == (rows.channel[index] == CHRONIC)
     if blamed.sum() <= 1 or not blamed[-1]:
         return 1.0
-    return _part(own_shown(rows, index, peers, recent_frames(rows, index)), blamed)
+    own = own_shown(rows, index, peers, recent_frames(rows, index))
+    return _part(own, blamed & _shares(rows, cohort, own))
+
+
+def _shares(rows: MemberRows, cohort: Index, own: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Tell which members have a part in what the last one costs.
+
+    One that is only suspected, as peers are that react to a slow one, surely has to be nearly as
+    slow as it.
+    """
+    surplus = np.nanmean(own, axis=1) - float(np.nanmedian(own))
+    steps = np.maximum(np.isfinite(own).sum(axis=1), 1)
+    error = np.nanstd(own, axis=1) / np.sqrt(steps)
+    shares = (rows.state[cohort] == STRAGGLER) | (surplus - error >= AS_SLOW * surplus[-1])
+    shares[-1] = True
+    return np.asarray(shares, bool)
 
 
 def _blamed(rows: MemberRows, cohort: Index) -> NDArray[np.bool_]:
