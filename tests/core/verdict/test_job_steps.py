@@ -174,11 +174,12 @@ def test_steps_since_the_channel_rose_are_compared_and_at_most_a_minute() -> Non
 
 
 def test_each_channel_has_its_own_beginning() -> None:
-    rows = registry().rows
+    found = registry()
+    rows = found.rows
     rows.rose_at[0], rows.stall_rose_at[0], rows.advance_rose_at[0] = 1, 2, 3
     for channel, at in ((FAST, 1), (STALL, 2), (CHRONIC, 1), (ADVANCE, 3)):
         rows.channel[0] = channel
-        assert rose_at(rows, 0) == at
+        assert rose_at(rows, found.cohorts, 0) == at
 
 
 def test_stalls_change_the_mean_of_steps() -> None:

@@ -23,7 +23,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Any:
         share: float, error: float, *, most: float = 0.2, part: float = 1.0,
         was_late: bool | None = None, slow_s: float = 1.0, channel: int = FAST,
     ) -> Loss:  # fmt: skip
-        change = None if math.isnan(share) else Change(share, error, 1.0, slow_s)
+        change = None if math.isnan(share) else Change(share, error, 1.0, slow_s, 1 - 1 / slow_s)
         monkeypatch.setattr(loss, "change_of_step", lambda *_: change)
         monkeypatch.setattr(loss, "most_lost", lambda *_, **__: most)
         monkeypatch.setattr(loss, "part_of_loss", lambda *_: part)

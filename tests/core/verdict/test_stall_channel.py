@@ -8,7 +8,8 @@ from tests.support.member_tables import member_table
 from tests.support.verdict_tables import stalling, world
 
 from ingero.core.verdict import stall_channel as stall
-from ingero.core.verdict.members import MemberRegistry
+from ingero.core.verdict.members import Member, MemberRegistry
+from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.stall_channel import is_now_and_then, update_stalls
 from ingero.core.verdict.table import (
     ONSETS,
@@ -164,11 +165,11 @@ def test_recent_stalls_are_weighted_by_age() -> None:
 def test_a_member_must_stall_more_often_than_its_peers_by_more_than_chance(
     mine: float, theirs: float, is_more: bool
 ) -> None:
-    rows, _ = member_table(5)
+    rows, cohorts = member_table(5)
     rows.recent_steps[:5] = 200.0
     rows.recent_stalls[:5] = theirs
     rows.recent_stalls[0] = mine
-    found = stall.stalls_more_than_peers(rows)
+    found = stall.stalls_more_than_peers(rows, cohorts)
     assert bool(found[0]) == is_more
     assert not found[1:].any()
 
@@ -251,3 +252,40 @@ def test_a_member_stalls_now_and_then_when_only_few_of_its_steps_are_slow() -> N
     unknown = stalling(5)
     unknown.rows.own_s[0] = np.nan
     assert not found(unknown)
+
+
+@pytest.mark.parametrize(("mine", "theirs", "steps_needed"), [(0, 4, 9), (0, 0, 6)])
+def test_stalls_of_one_of_two_are_compared_with_those_of_the_other(
+    mine: int, theirs: int, steps_needed: int
+) -> None:
+    """Half of its own stalls are no reason to expect them: every tenth step is one."""
+    rows, cohorts = member_table(2)
+    rows.onset_count[:2], rows.stall_steps[:2] = (mine, theirs), 1000
+    found = 0
+    while rows.stall_cusum[0] < stall.STALL_LIMIT:
+        steps(rows, cohorts, [[0.5, 0.0], *[[0.0, 0.0]] * 9], first=100 + 10 * found)
+        found += 1
+        assert found < 20
+    assert found <= steps_needed
+
+
+@pytest.mark.parametrize(
+    ("mine", "beside", "others", "is_more"),
+    [
+        (15.0, 2.0, 2.0, True),  # of six ranks, and not of one alone
+        (15.0, 2.0, 6.0, False),  # the job stalls
+        (20.0, 19.0, 0.0, False),  # its role does
+    ],
+)
+def test_two_of_a_role_are_compared_with_the_ranks_of_their_job(
+    mine: float, beside: float, others: float, is_more: bool
+) -> None:
+    registry = MemberRegistry(VerdictPolicy())
+    for rank in range(8):
+        role = f"stage {rank % 4}"
+        registry.put(Member(cluster="c", node="n", rank=rank, job="j", role=role), 0.0)
+    rows = registry.rows
+    registry.cohorts.expected[: registry.cohorts.size] = 2.0
+    rows.recent_steps[:8], rows.recent_stalls[:8] = 200.0, others
+    rows.recent_stalls[0], rows.recent_stalls[4] = mine, beside
+    assert bool(stall.stalls_more_than_peers(rows, registry.cohorts)[0]) == is_more

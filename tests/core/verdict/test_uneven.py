@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
+from tests.support.member_tables import member_table
 from tests.support.verdict_world import ONSET, blamed, noise, run, slowed
 
 from ingero.contract.verdict import VerdictState
@@ -82,14 +83,12 @@ def test_stalls_as_rare_events_come_in_bunches_that_blame_nobody(
     rate: float, ranks: int, seed: int
 ) -> None:
     """Some rank always has the most stalls; the Poisson tail keeps it from being named."""
-    rows = MemberRows()
-    for _ in range(ranks):
-        rows.append()
+    rows, cohorts = member_table(ranks)
     rows.recent_steps[:ranks] = 150.0
     rows.recent_stalls[:ranks] = np.random.default_rng(seed).poisson(150 * rate, ranks)
-    assert not stalls_more_than_peers(rows).any()
+    assert not stalls_more_than_peers(rows, cohorts).any()
     rows.recent_stalls[3] = 40 * max(1.0, 10 * rate)
-    assert np.flatnonzero(stalls_more_than_peers(rows)).tolist() == [3]
+    assert np.flatnonzero(stalls_more_than_peers(rows, cohorts)).tolist() == [3]
 
 
 def test_a_hiccup_of_three_samples_is_no_plain_effect() -> None:

@@ -108,12 +108,12 @@ def test_what_was_foretold_wrong_is_the_error_of_the_middle_and_of_the_samples_f
     assert math.hypot(found.error, of_samples) == pytest.approx(wrong)
 
 
-@pytest.mark.parametrize(("quick", "noise"), [(4, 0.02), (1, 0.01)])
+@pytest.mark.parametrize(("quick", "noise"), [(20, 0.02), (4, 0.01)])
 def test_the_paces_of_before_and_between_stalls_are_weighted_by_how_well_they_are_known(
     quick: int, noise: float
 ) -> None:
     """Errors of 0.015 before; 0.015 and 0.02 of the noise between: together 0.025."""
-    before = replace(CALM, error=0.015, noise=noise, inflation=2.0, quick_s=1.0)
+    before = replace(CALM, error=0.015, quick=replace(CALM, noise=noise, inflation=2.0))
     between = np.full(quick, 0.01)
     calm_s, error = _between_stalls(before, before, 0.0, between)
     weight = 0.015**2 / (0.015**2 + 0.025**2)
@@ -151,7 +151,7 @@ def test_stalls_cost_what_they_add_to_the_steps_between_them(
     cohorts = registry.cohorts
     cohorts.step_log[1, :30], cohorts.step_quick[1, :30] = math.log(1.1 * pace), math.log(pace)
     cohorts.step_level[1, :30], cohorts.step_samples[1] = 0.0, 30
-    change = change_of_step(registry, 0, replace(CALM, error=error, quick_s=1.0))
+    change = change_of_step(registry, 0, replace(CALM, error=error, quick=CALM))
     assert change is not None and change.share == pytest.approx(loss, abs=0.012)
     assert change.slow_s == pytest.approx(1.1 * pace)
 

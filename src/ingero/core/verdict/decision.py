@@ -213,7 +213,11 @@ def _has_effect(registry: MemberRegistry, effect: Column, policy: VerdictPolicy)
     fast = is_certain & is_persistent(rows, between_alarms) & (plain | lasting)
     chosen = np.select(
         [channel == FAST, channel == STALL, channel == ADVANCE],
-        [fast, stalls_more_than_peers(rows), has_advance(rows, _surely(registry, effect), policy)],
+        [
+            fast,
+            stalls_more_than_peers(rows, registry.cohorts),
+            has_advance(rows, _surely(registry, effect), policy),
+        ],
         default=True,
     )
     return np.asarray(chosen, bool)
@@ -298,7 +302,7 @@ def _own_growth(registry: MemberRegistry, index: int) -> float:
     """
     rows, cohorts, cohort = registry.rows, registry.cohorts, int(registry.rows.cohort[index])
     count, samples = int(cohorts.step_samples[cohort]), int(rows.samples[index])
-    slow = max(count - slow_since(cohorts, cohort, rose_at(rows, index)), 1)
+    slow = max(count - slow_since(cohorts, cohort, rose_at(rows, cohorts, index)), 1)
     ages = np.arange(min(slow + BEFORE, samples, RECENT_HISTORY))
     if len(ages) < slow + RECENT:
         return float("nan")

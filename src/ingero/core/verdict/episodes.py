@@ -168,7 +168,7 @@ class Episodes:
         """Keep the calm steps before an episode that begins, and mark those since then."""
         rows, cohorts = self._registry.rows, self._registry.cohorts
         cohort = int(rows.cohort[index])
-        since = slow_since(cohorts, cohort, rose_at(rows, index))
+        since = slow_since(cohorts, cohort, rose_at(rows, cohorts, index))
         self._calm[index] = None
         if rows.channel[index] != CHRONIC and not self._is_slow_since_warm_up(index, since):
             self._calm[index] = find_calm(cohorts, cohort, since, only_near=True)

@@ -7,12 +7,23 @@ fleet event, are marked: they say nothing about calm steps.
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from ingero.core.robust import MAD_TO_SIGMA, Column, Index
 from ingero.core.scale import autocorrelation
-from ingero.core.verdict.table import ADVANCE, FRAMES, STALL, STEP_SAMPLES, CohortRows, MemberRows
+from ingero.core.verdict.table import (
+    ADVANCE,
+    FAST,
+    FRAMES,
+    RECENT,
+    RECENT_HISTORY,
+    STALL,
+    STEP_SAMPLES,
+    CohortRows,
+    MemberRows,
+)
 
 MIN_CALM = 20  # samples of calm steps without which the loss is only known to be at most something
 BLOCK = 5  # samples: a median of so many is nearly normal, and its neighbours nearly independent
@@ -23,6 +34,9 @@ FLOOR = 0.001  # of a step: the length of no step is known better
 # are tried, the samples that each foretells, and how much better a shorter one must foretell them.
 WINDOWS, FORETOLD, BETTER = (80, 40, 20), 10, 0.8
 QUICK = 0.25  # quantile of the steps of a sample: a step without a stall
+# Quick steps are compared where they vary so much less than means do, as rare steps that are far
+# longer make these, and where means are not further above them: then steps are of several kinds.
+STEADIER, NEAR_MEAN = 0.8, 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +45,10 @@ class CalmSteps:
 
     `noise` is the standard deviation of the median of a BLOCK, `inflation` how much wider the mean
     of blocks spreads because neighbours resemble each other, and `error` the standard error of
-    `log_s`. `quick_s` are the quick ones of each sample: where stalls come now and then, such steps
-    go on between them. `until` is the sample with which the episode begins, and `is_next` whether
-    the last ones of them were taken just before it.
+    `log_s`. `quick` are the quick ones of each sample: where stalls come now and then, such steps
+    go on between them, and where some steps are far longer at random, they are steadier. `until` is
+    the sample with which the episode begins, and `is_next` whether the last ones of them were taken
+    just before it.
     """
 
     log_s: float
@@ -42,9 +57,20 @@ class CalmSteps:
     inflation: float
     error: float
     explained: "Explained | None"
-    quick_s: float = float("nan")
+    quick: "CalmSteps | None" = None
+    is_quick: bool = False
     until: int = 0
     is_next: bool = True
+
+    def steadier(self) -> "CalmSteps":
+        """Return the quick steps where they vary far less than means, and else these."""
+        if self.quick is None or self.log_s - self.quick.log_s > math.log(NEAR_MEAN):
+            return self
+        mean, quick = (
+            each.explained.rest if each.explained else each for each in (self, self.quick)
+        )
+        is_far = quick.noise * quick.inflation < STEADIER * mean.noise * mean.inflation
+        return self.quick if is_far else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +89,18 @@ class Explained:
     jump: float = 0.0
     usual_jump: float = 0.0
     shown: int = 0
+
+
+class RecentSteps(NamedTuple):
+    """Samples of steps, oldest first: log seconds of means, log own times, and quick steps."""
+
+    log_s: Column
+    level: Column
+    quick: Column
+
+    def like(self, calm: CalmSteps) -> Column:
+        """Return what is compared with these calm steps."""
+        return self.quick if calm.is_quick else self.log_s
 
 
 def follow_steps(
@@ -113,10 +151,24 @@ def _quick_log(cohorts: CohortRows, chosen: Index, count: Column) -> Column:
     return np.asarray(np.log(spans_s[np.arange(len(chosen)), at]), np.float64)
 
 
-def rose_at(rows: MemberRows, index: int) -> int:
-    """Return the sample of steps at which the channel of a member's episode began to rise."""
+def rose_at(rows: MemberRows, cohorts: CohortRows, index: int) -> int:
+    """Return the sample of steps at which the channel of a member's episode began to rise.
+
+    Noise may have raised that of own times before: then the member is slow since the sample from
+    which on its excess is above half of what it is now.
+    """
     columns = {STALL: rows.stall_rose_at, ADVANCE: rows.advance_rose_at}
-    return int(columns.get(int(rows.channel[index]), rows.rose_at)[index])
+    rose = int(columns.get(int(rows.channel[index]), rows.rose_at)[index])
+    length = int(cohorts.step_samples[rows.cohort[index]]) - rose
+    if rows.channel[index] != FAST or not RECENT < length <= min(
+        RECENT_HISTORY, int(rows.samples[index])
+    ):
+        return rose
+    places = (rows.samples[index] - length + np.arange(length)) % RECENT_HISTORY
+    excess = np.nan_to_num(rows.latest[index, places].astype(np.float64) - rows.bias[index])
+    above = excess - np.median(excess[-RECENT:]) / 2
+    since_each = np.cumsum(above[::-1])[::-1]
+    return rose + int(since_each.argmax())
 
 
 def mark_restless(cohorts: CohortRows, cohort: int, samples: int) -> None:
@@ -126,21 +178,13 @@ def mark_restless(cohorts: CohortRows, cohort: int, samples: int) -> None:
         cohorts.step_is_calm[each, (cohorts.step_samples[each] - 1 - places) % STEP_SAMPLES] = 0.0
 
 
-def recent_steps(
-    cohorts: CohortRows, cohort: int, since: int, most: int
-) -> tuple[Column, Column, Column]:
-    """Return the samples taken since one, oldest first, at most `most`, the latest ones.
-
-    They are log seconds of steps, log own times, and log seconds of the quick steps.
-    """
+def recent_steps(cohorts: CohortRows, cohort: int, since: int, most: int) -> RecentSteps:
+    """Return the samples taken since one, at most `most`, the latest ones."""
     count = int(cohorts.step_samples[cohort])
     wanted = min(count - since, most, STEP_SAMPLES, count)
     places = np.arange(count - max(wanted, 0), count) % STEP_SAMPLES
-    log_s, level, quick = (
-        column[cohort, places].astype(np.float64)
-        for column in (cohorts.step_log, cohorts.step_level, cohorts.step_quick)
-    )
-    return log_s, level, quick
+    columns = (cohorts.step_log, cohorts.step_level, cohorts.step_quick)
+    return RecentSteps(*(column[cohort, places].astype(np.float64) for column in columns))
 
 
 def find_calm(
@@ -156,12 +200,16 @@ def find_calm(
     if len(numbers) < MIN_CALM:
         return None
     kept, is_next = numbers % STEP_SAMPLES, bool(before - numbers[-1] <= BLOCK)
-    log_s = cohorts.step_log[cohort, kept].astype(np.float64)
     level = cohorts.step_level[cohort, kept].astype(np.float64)
-    calm = _describe(log_s, _explain(log_s, level, only_near), only_near)
-    quick = cohorts.step_quick[cohort, kept].astype(np.float64)
-    quick_s = float(np.exp(np.median(quick)))
-    return replace(calm, quick_s=quick_s, until=before, is_next=is_next)
+    means, quick = (
+        _describe(column, _explain(column, level, only_near), only_near)
+        for column in (
+            cohorts.step_log[cohort, kept].astype(np.float64),
+            cohorts.step_quick[cohort, kept].astype(np.float64),
+        )
+    )
+    quick = replace(quick, is_quick=True, until=before, is_next=is_next)
+    return replace(means, quick=quick, until=before, is_next=is_next)
 
 
 def follow_jump(cohorts: CohortRows, cohort: int, calm: CalmSteps) -> CalmSteps:
@@ -169,6 +217,9 @@ def follow_jump(cohorts: CohortRows, cohort: int, calm: CalmSteps) -> CalmSteps:
 
     Where they wander, few samples next to its begin show that best, and where they scatter, more.
     """
+    quick = calm.quick and follow_jump(cohorts, cohort, calm.quick)
+    if quick is not calm.quick:
+        calm = replace(calm, quick=quick)
     why, count = calm.explained, int(cohorts.step_samples[cohort])
     shown = min(count - calm.until, 2 * BLOCK)
     if why is None or shown <= why.shown or count - calm.until > STEP_SAMPLES:

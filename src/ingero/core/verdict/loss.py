@@ -5,7 +5,7 @@ member that is behind its peers while the steps did not change is late and costs
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,7 +36,9 @@ LEAST_ALARM = 2 * MIN_LOSS  # where steps do not decide, less than this at most 
 STAY = 2.0
 OTHER_PACE = 0.015  # of a step: jobs run so much faster or slower between stalls than without any
 FAR = 4.0  # errors of calm steps
-AWAY = 2.0  # errors: steps between stalls that are further from calm ones have stalls themselves
+# Errors: steps between stalls that are further from calm ones have stalls themselves, and quick
+# steps that are further from means are not those that the fault makes longer.
+AWAY = 2.0
 HIDDEN = 0.001  # of a step: a slower GPU model makes the job wait for longer anyway
 
 
@@ -58,12 +60,16 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """By how much steps are longer than calm ones, as a share of the longer step."""
+    """By how much steps are longer than calm ones, as a share of the longer step.
+
+    `plain` is the same without what the work of all explains.
+    """
 
     share: float
     error: float  # one standard error
     calm_s: float
     slow_s: float
+    plain: float
 
 
 def measure_loss(
@@ -89,7 +95,7 @@ def measure_loss(
 
     # One that was late may become slow: that shows in the latest steps first.
     window = LATEST if was_late else WINDOW
-    change = None if calm is None else change_of_step(registry, index, calm, most, window)
+    change = None if calm is None else _clearest_change(registry, index, calm, most, window)
     # In pipelines own times are small and far from regular: what stalls add to them says little.
     is_small = rows.channel[index] == STALL and registry.slowest_model_s(index) == 0
     is_hidden = most < HIDDEN and not is_small
@@ -105,8 +111,7 @@ def measure_loss(
     if was_late or _is_unchanged(change, most / max(part, 0.1)):
         return said(share, error, True, change)
     # What own times of all explain may be a reaction to the fault, so the plain change counts, too.
-    plain = 0.0 if calm is None else 1 - math.exp(calm.log_s) / change.slow_s
-    upper = max(most, (change.share + AT_MOST * change.error) * part, plain * part)
+    upper = max(most, (change.share + AT_MOST * change.error) * part, change.plain * part)
     return said(min(upper, 1.0), None, False, change)
 
 
@@ -117,6 +122,28 @@ def _is_unchanged(change: Change, most: float) -> bool:
     """
     errors = 1.0 if change.share < MIN_LOSS else 2.0
     return most < LEAST_ALARM or change.share + errors * change.error < max(most, MIN_LOSS)
+
+
+def _clearest_change(
+    registry: MemberRegistry, index: int, calm: CalmSteps, waited: float, window: int
+) -> Change | None:
+    """Compare means of steps, and quick steps, too, where these are steadier.
+
+    Both measure the same fault, unless they contradict each other: then it is in some steps only.
+    """
+    means = change_of_step(registry, index, calm, waited, window)
+    steadier = calm.steadier()
+    if means is None or steadier is calm or registry.rows.channel[index] == STALL:
+        return means
+    quick = change_of_step(registry, index, steadier, waited, window)
+    if quick is None:
+        return means
+    apart = abs(quick.share - means.share)
+    if apart > AWAY * math.hypot(quick.error, means.error):
+        return means
+    weights = 1 / quick.error**2, 1 / means.error**2
+    share = (weights[0] * quick.share + weights[1] * means.share) / sum(weights)
+    return replace(means, share=share, error=quick.error, calm_s=(1 - share) * means.slow_s)
 
 
 def change_of_step(
@@ -134,26 +161,29 @@ def change_of_step(
     """
     rows, cohorts = registry.rows, registry.cohorts
     is_stall = rows.channel[index] == STALL
-    since = slow_since(cohorts, int(rows.cohort[index]), rose_at(rows, index))
+    since = slow_since(cohorts, int(rows.cohort[index]), rose_at(rows, cohorts, index))
     most = STEP_SAMPLES if is_stall else window
-    log_s, level, quick = recent_steps(cohorts, int(rows.cohort[index]), since, most)
+    recent = recent_steps(cohorts, int(rows.cohort[index]), since, most)
+    log_s = recent.like(calm)
     if not len(log_s):
         return None
     before, expected, unsure = calm, 0.0, 0.0
     if calm.explained is not None:
         before = calm.explained.rest
         grown = float(np.median(log_s)) - calm.log_s
-        moved = float(np.median(level)) - calm.explained.level
+        moved = float(np.median(recent.level)) - calm.explained.level
         expected, unsure = _explained_by_work(calm.explained, moved, max(waited, abs(grown)))
     spread = before.noise * before.inflation / math.sqrt(max(len(log_s) / BLOCK, 1.0))
     if is_stall:
         slow_s, spread = float(np.exp(log_s).mean()), max(spread, _spread_of_stalls(log_s))
-        calm_s, error = _between_stalls(before, calm, expected, quick)
+        calm_s, error = _between_stalls(before, calm, expected, recent.quick)
     else:
         slow_s, error = math.exp(float(np.median(log_s))), before.error
         calm_s = math.exp(before.log_s + expected)
     share = 1 - calm_s / slow_s
-    return Change(share, calm_s / slow_s * math.hypot(error, spread, unsure), calm_s, slow_s)
+    error = calm_s / slow_s * math.hypot(error, spread, unsure)
+    plain = 1 - math.exp(calm.log_s) / slow_s
+    return Change(share, error, calm_s, slow_s, plain)
 
 
 def _explained_by_work(why: Explained, moved: float, reaction: float) -> tuple[float, float]:
@@ -193,9 +223,12 @@ def _between_stalls(
     show the pace of before. The mean of both counts, each weighted by how well it is known.
     """
     far = math.log(before.mean_s) + expected
-    near = float(np.median(quick)) + math.log(calm.mean_s / calm.quick_s)
-    error = math.hypot(OTHER_PACE, calm.noise * calm.inflation / math.sqrt(max(len(quick), 1)))
-    if not abs(near - far) <= FAR * before.error + AWAY * error:  # or it is not known
+    if calm.quick is None:
+        return math.exp(far), before.error
+    near = float(np.median(quick)) + math.log(calm.mean_s) - calm.quick.log_s
+    noise = calm.quick.noise * calm.quick.inflation
+    error = math.hypot(OTHER_PACE, noise / math.sqrt(max(len(quick) / BLOCK, 1)))
+    if not abs(near - far) <= FAR * before.error + AWAY * error:
         return math.exp(far), before.error
     weights = 1 / before.error**2, 1 / error**2
     both = (weights[0] * far + weights[1] * near) / sum(weights)

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from ingero.core.periods import missed_period
 from ingero.core.robust import MAD_TO_SIGMA, Column, Index, group_medians
 from ingero.core.verdict.fast_channel import CAP
-from ingero.core.verdict.table import ONSETS, CohortRows, MemberRows
+from ingero.core.verdict.table import FEW, ONSETS, CohortRows, MemberRows
 
 STALL_SCALES = 5.0
 # The same for the slowest member in a step that is too long for the whole job: somebody stalls, so
@@ -88,9 +88,8 @@ def _stall_limit(
         np.maximum.at(most, cohort, excess)
         scales[is_long & (excess == most[cohort])] = SHOWN_SCALES
     limit = np.maximum(scales * rows.scale[members] * wider, STALL_MIN)
-    if is_long.any():
-        took = is_long & (excess > STALL_MIN) & _took_it(cohorts, cohort, excess, span_s, own_s)
-        limit = np.where(took, np.minimum(limit, STALL_JUST * excess), limit)
+    took = (excess > STALL_MIN) & _took_it(cohorts, cohort, excess, span_s, own_s)
+    limit = np.where(took, np.minimum(limit, STALL_JUST * excess), limit)
     return np.asarray(limit, np.float64)
 
 
@@ -98,11 +97,13 @@ def _took_it(
     cohorts: CohortRows, cohort: Index, excess: Column, span_s: Column, own_s: Column
 ) -> NDArray[np.bool_]:
     """Tell who took most of what its step was too long by, more than any other member did."""
+    usual_s = np.exp(cohorts.step_base[cohort])
+    too_long_s = span_s - usual_s
+    if not (too_long_s > LONG_STEP * usual_s).any():
+        return np.zeros(len(cohort), bool)
     over_s = own_s * -np.expm1(-excess)  # than usual beside its peers
     most_s = np.full(cohorts.size, -np.inf)
     np.maximum.at(most_s, cohort, over_s)
-    usual_s = np.exp(cohorts.step_base[cohort])
-    too_long_s = span_s - usual_s
     spread_s = np.full(cohorts.size, np.inf)
     for each in np.unique(cohort[too_long_s > LONG_STEP * usual_s]).tolist():
         last_s = cohorts.span_s[each][~np.isnan(cohorts.span_s[each])]
@@ -125,31 +126,47 @@ def _follow_stalls(
 def _typical_stalls(rows: MemberRows, members: Index) -> Column:
     """Return how many stalls a peer had so far: the median, but at least half the others' mean.
 
-    It is half the mean so that two members that stall do not excuse each other. One stall among
-    all peers is added, so that the result is never zero.
+    It is half the mean so that two members that stall do not excuse each other, and the median of
+    two would be half of their own. One stall among all peers is added, so that the result is never
+    zero.
     """
     cohort, stalls = rows.cohort[members], rows.onset_count[members].astype(np.float64)
     sizes = np.bincount(cohort)
     count = sizes[cohort]
     others = (np.bincount(cohort, stalls)[cohort] - stalls) / np.maximum(count - 1, 1)
     typical = group_medians(cohort, stalls, len(sizes))[cohort]
-    return np.asarray(np.maximum(typical, others / 2) + 1 / count, np.float64)
+    typical = np.where(count == 2, others, np.maximum(typical, others / 2))
+    return np.asarray(typical + 1 / count, np.float64)
 
 
-def stalls_more_than_peers(rows: MemberRows) -> NDArray[np.bool_]:
+def stalls_more_than_peers(rows: MemberRows, cohorts: CohortRows) -> NDArray[np.bool_]:
     """Tell which members stall clearly more often than their peers.
 
-    Long batches move from rank to rank and stall all of them alike.
+    Long batches move from rank to rank and stall all of them alike. Where a role has few members,
+    the other ranks of the job tell how often anybody stalls, and its own ones must stall less.
     """
     size = rows.size
     cohort, stalls, steps = rows.cohort[:size], rows.recent_stalls[:size], rows.recent_steps[:size]
-    others = np.maximum(np.bincount(cohort, stalls)[cohort] - stalls, 0.0)
-    their_steps = np.bincount(cohort, steps)[cohort] - steps
+    group = np.where(cohorts.expected[cohort] < FEW, cohorts.size + rows.job[:size], cohort)
+    others, their_steps = _of_others(group, stalls), _of_others(group, steps)
     upper = others + 2 * np.sqrt(others) + 1  # the highest rate that fits what peers show
-    expected = np.divide(upper * steps, their_steps, out=np.zeros(size), where=their_steps > 0.5)
+    expected = np.maximum(
+        _share_of(upper, steps, their_steps),
+        _share_of(_of_others(cohort, stalls), steps, _of_others(cohort, steps)),
+    )
     ratio = np.maximum(stalls, TINY) / np.maximum(expected, TINY)
     surprise = stalls * np.log(ratio) - stalls + expected
     return np.asarray((stalls > expected) & (surprise >= STALL_CHANCE), bool)
+
+
+def _of_others(group: Index, values: Column) -> Column:
+    """Return the sum over the other members of each one's group."""
+    return np.asarray(np.maximum(np.bincount(group, values)[group] - values, 0.0), np.float64)
+
+
+def _share_of(stalls: Column, steps: Column, their_steps: Column) -> Column:
+    """Return how often members would stall in their steps at the rate of others."""
+    return np.divide(stalls * steps, their_steps, out=np.zeros(len(steps)), where=their_steps > 0.5)
 
 
 def is_now_and_then(rows: MemberRows, cohorts: CohortRows, member: int) -> bool:

@@ -169,8 +169,11 @@ def _loss_of_cohort(registry: MemberRegistry, cohort: int, since: int) -> tuple[
     """Return what the steps of a cohort lost against its calm ones, and whether that is known."""
     cohorts = registry.cohorts
     calm = find_calm(cohorts, cohort, since)
-    log_s, *_ = recent_steps(cohorts, cohort, since, WINDOW)
-    if calm is None or not len(log_s):
+    if calm is None:
+        return None, False
+    calm = calm.steadier()
+    log_s = recent_steps(cohorts, cohort, since, WINDOW).like(calm)
+    if not len(log_s):
         return None, False
     return max(1 - math.exp(calm.log_s - float(np.median(log_s))), 0.0), True
 
