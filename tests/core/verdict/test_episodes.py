@@ -110,6 +110,25 @@ def test_figures_are_computed_again_every_ten_seconds() -> None:
     assert calls == [1000.0, 1010.0, 1020.0]
 
 
+def test_figures_of_the_eight_youngest_episodes_are_computed_again_in_each_tick() -> None:
+    registry = world(24)
+    rows = registry.rows
+    rows.state[:10], rows.recent_excess[:10], rows.cusum[:10] = STRAGGLER, 0.1, 12.0
+    rows.last_seen_s[:24], rows.own_s[:10] = 1010.0, 1.2
+    rows.since_s[:10] = 1000.0 + np.arange(10)
+    episodes = Episodes(registry, POLICY)
+    for index in range(10):
+        episodes._suspect(index, STRAGGLER, 1010.0)
+    before = dict(episodes.open)
+    episodes._refreshed_s = 1010.0
+    rows.recent_excess[:10] = 0.2
+    live = np.zeros(rows.size, bool)
+    episodes.advance(live, np.zeros(registry.cohorts.size), 1011.0)
+    again = [index for index in before if episodes.open[index].excess != before[index].excess]
+    assert again == list(range(2, 10))
+    assert episodes._young(1067.0) == [8, 9], "the others are a minute old"
+
+
 def test_a_member_that_was_not_named_yet_is_named_once() -> None:
     episodes = Episodes(world(), POLICY)
     episodes._unsaid.add(0)

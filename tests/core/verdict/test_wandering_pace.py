@@ -108,17 +108,21 @@ def test_what_was_foretold_wrong_is_the_error_of_the_middle_and_of_the_samples_f
     assert math.hypot(found.error, of_samples) == pytest.approx(wrong)
 
 
-@pytest.mark.parametrize(("quick", "noise"), [(20, 0.02), (4, 0.01)])
+@pytest.mark.parametrize(
+    ("blocks", "noise", "far"), [(4, 0.02, 0.04), (1, 0.01, 0.02), (1, 0.001, 0.015)]
+)
 def test_the_paces_of_before_and_between_stalls_are_weighted_by_how_well_they_are_known(
-    quick: int, noise: float
+    blocks: int, noise: float, far: float
 ) -> None:
-    """Errors of 0.015 before; 0.015 and 0.02 of the noise between: together 0.025."""
+    """Calm steps are known by 0.015 but wander by twice the noise of their quick ones.
+
+    The pace between stalls differs by 0.015 and by what its blocks wander.
+    """
     before = replace(CALM, error=0.015, quick=replace(CALM, noise=noise, inflation=2.0))
-    between = np.full(quick, 0.01)
-    calm_s, error = _between_stalls(before, before, 0.0, between)
-    weight = 0.015**2 / (0.015**2 + 0.025**2)
-    assert math.log(calm_s) == pytest.approx(0.01 * weight)
-    assert error == pytest.approx(0.015 * 0.025 / math.hypot(0.015, 0.025))
+    near = math.hypot(0.015, 2 * noise / math.sqrt(blocks))
+    calm_s, error = _between_stalls(before, before, 0.0, np.full(blocks * BLOCK, 0.01))
+    assert math.log(calm_s) == pytest.approx(0.01 * far**2 / (far**2 + near**2))
+    assert error == pytest.approx(far * near / math.hypot(far, near))
 
 
 def test_quick_steps_are_those_without_a_stall() -> None:

@@ -42,7 +42,7 @@ class Lengths:
 CALM_GOAL_S = 300.5  # of each job, over all runs
 LEAST = Lengths(40.0, 16.0, 14.0)
 # Until all ranks are judged, and then long enough to know the usual step.
-LEAST_HEALTHY_S = {"pp": 58.0, "1f1b": 58.0, "small": 50.0}
+LEAST_HEALTHY_S = {"pp": 58.0, "1f1b": 58.0, "small": 50.0, "hsdp": 70.0}
 HEALTHY_SHARE = 0.4  # of the calm time; the rest is spent around the faults
 
 

@@ -27,6 +27,8 @@ from ingero.core.verdict.verdicts import describe_member
 from ingero.core.verdict.what_if import recent_frames
 
 REFRESH_S = 10.0  # how often excess, cause and price of open episodes are computed again
+# Figures of young episodes change with every sample; of so many, each tick computes them again.
+YOUNG_S, YOUNG_AT_ONCE = 60.0, 8
 AFTER_FIRST = 2  # samples after a first baseline: who is slow from then on was so before
 BLAMED = (VerdictState.STRAGGLER, VerdictState.LATE, VerdictState.NOT_SURE)
 
@@ -66,6 +68,8 @@ class Episodes:
         if now_s - self._refreshed_s >= REFRESH_S:
             self._refreshed_s = now_s
             changed += self._refresh(now_s)
+        else:
+            changed += self._describe_again(self._young(now_s))
         self._mark_restless()
         return changed
 
@@ -182,7 +186,7 @@ class Episodes:
         return bool(rows.samples[index] - slow <= first + AFTER_FIRST)
 
     def _refresh(self, now_s: float) -> list[Verdict]:
-        """Compute the figures of open episodes again, and return those whose state changed."""
+        """Compute the figures of all open episodes and events again; return those that changed."""
         changed = self.events.refresh(now_s)
         for index in sorted(self._unsaid):
             still = self._registry.rows.state[index] == STRAGGLER
@@ -190,7 +194,19 @@ class Episodes:
                 self._unsaid.discard(index)
                 self.open[index] = self._blamed[index] = self._describe(index)
                 changed.append(self.open[index])
-        for index, before in self.open.items():
+        return changed + self._describe_again(list(self.open))
+
+    def _young(self, now_s: float) -> list[int]:
+        """Return the open episodes that began lately, the latest ones, as many as a tick allows."""
+        since_s = self._registry.rows.since_s
+        young = [index for index in self.open if now_s - since_s[index] < YOUNG_S]
+        return sorted(young, key=lambda index: float(since_s[index]))[-YOUNG_AT_ONCE:]
+
+    def _describe_again(self, members: list[int]) -> list[Verdict]:
+        """Compute the figures of open episodes again, and return those whose state changed."""
+        changed = []
+        for index in members:
+            before = self.open[index]
             is_slow = self._registry.rows.calm_samples[index] == 0
             if before.state in BLAMED and is_slow and self._is_still_slow(index, before):
                 self.open[index] = self._blamed[index] = self._describe(index)

@@ -220,16 +220,18 @@ def _between_stalls(
     """Return how long steps would be without stalls, and its relative error.
 
     Steps between stalls show the pace of now, if the job does not run differently there; calm ones
-    show the pace of before. The mean of both counts, each weighted by how well it is known.
+    show the pace of before, which wanders as the quick steps of calm blocks do. The mean of both
+    counts, each weighted by how well it is known.
     """
     far = math.log(before.mean_s) + expected
     if calm.quick is None:
         return math.exp(far), before.error
     near = float(np.median(quick)) + math.log(calm.mean_s) - calm.quick.log_s
-    noise = calm.quick.noise * calm.quick.inflation
-    error = math.hypot(OTHER_PACE, noise / math.sqrt(max(len(quick) / BLOCK, 1)))
-    if not abs(near - far) <= FAR * before.error + AWAY * error:
-        return math.exp(far), before.error
-    weights = 1 / before.error**2, 1 / error**2
+    wanders = calm.quick.noise * calm.quick.inflation
+    of_far = max(before.error, wanders)
+    of_near = math.hypot(OTHER_PACE, wanders / math.sqrt(max(len(quick) / BLOCK, 1)))
+    if not abs(near - far) <= FAR * of_far + AWAY * of_near:
+        return math.exp(far), of_far
+    weights = 1 / of_far**2, 1 / of_near**2
     both = (weights[0] * far + weights[1] * near) / sum(weights)
     return math.exp(both), max(1 / math.sqrt(sum(weights)), abs(near - far) / 4)
