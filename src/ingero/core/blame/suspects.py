@@ -56,7 +56,8 @@ class WorkerSteps:
 class Suspect:
     """A worker slower than its peers; `excess` and `error` are shares of its own time.
 
-    `named_share` is the share of single steps that show it as well.
+    `named_share` is the share of single steps that show it as well. `is_relative` tells that it is
+    slower than it usually is beside its peers, from whom it always differs.
     """
 
     worker: int
@@ -68,6 +69,7 @@ class Suspect:
     stall_period: int | None
     stalls: tuple[int, ...]
     peers: int
+    is_relative: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,3 +159,20 @@ def test_a_recording_without_calls_of_the_rank_says_nothing() -> None:
     host = Host()
     host.who[:] = 1
     assert not host.launches_more()
+
+
+@pytest.mark.parametrize(
+    ("is_relative", "host", "is_host"), [(True, 4.1, True), (True, 3.9, False), (False, 3.9, True)]
+)
+def test_a_host_that_always_is_late_must_be_later_by_what_its_gpu_is(
+    is_relative: bool, host: float, is_host: bool
+) -> None:
+    """Of a GPU that is later by 2 than usual, a host that is later by 1.8 is the cause."""
+    start, enqueue = (np.zeros((2, 100, 1)) for _ in range(2))
+    start[0, :, 0] = np.repeat([3.0, 5.0], 50)
+    enqueue[0, :, 0] = np.repeat([2.2, host], 50)
+    places = PlaceTables(
+        start, enqueue, start, start, np.zeros((2, 1), bool), np.zeros((2, 1), int)
+    )
+    suspect = Suspect(0, 0.1, 0.01, 5.0, 0.9, 1.0, None, (), 1, is_relative)
+    assert blamed._has_host_changed(places, Spell(suspect, 50, 100), 0) == is_host

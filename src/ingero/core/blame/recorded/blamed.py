@@ -25,6 +25,7 @@ from ingero.core.blame.recorded.spells import Spell
 from ingero.core.blame.recorded_job import RecordedJob
 from ingero.core.collectives.columns import Floats
 from ingero.core.collectives.pairs.kernels import is_in_swap
+from ingero.core.robust import nan_median
 
 JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
@@ -33,6 +34,7 @@ STANDS_OUT_TOO = 2.0  # times that, if it is always the same place at which the 
 ADDS_MORE = 3.0  # times what other ranks add in a replay
 MOST_COMPARED = 8  # other ranks show what is usual
 BESIDE_SLOW_STAGE = 0.4  # of its excess: stages next to a slow one hide work in their waiting
+HOST_CHANGED = 0.9  # of what its GPU is later by than usual: the queue of a GPU only hides delays
 VICTIM = 0.75  # of the excess of another rank: the most that a rank can have by waiting for it
 SIDE_EFFECT = 0.2  # of what another rank costs in the same steps: its consequence
 
@@ -246,13 +248,27 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     if places is not None and _meets_all(places, spell.worker) and not _swaps(job, spell):
         found = classify_lateness(places, spell, peers[peers != spell.worker].tolist())
         if found is not None:
-            return _unless_launching(job, spell, found[0]), found[2], found[3]
+            cause, place, host_s, gpu_s = found
+            cause = _unless_launching(job, spell, cause)
+            if cause is CauseClass.HOST and not _has_host_changed(places, spell, place):
+                cause = CauseClass.UNKNOWN
+            return cause, host_s, gpu_s
     inside, rows = spell.columns(len(job.measured.workers.steps)), job.measured.row_step
     part = replace(
         job.measured, row_step=np.where((rows >= 0) & inside[np.maximum(rows, 0)], rows, -1)
     )
     cause = classify(job.collectives, part, spell.suspect, job.exact_ends)
     return cause, np.nan, np.nan
+
+
+def _has_host_changed(places: PlaceTables, spell: Spell, place: int) -> bool:
+    """Whether a host became later by most of what its GPU did, where both always are late."""
+    if not spell.suspect.is_relative:
+        return True
+    late = np.stack((places.start_s, places.enqueue_s))[:, spell.worker, :, place]
+    inside = spell.columns(late.shape[1])
+    gpu_s, host_s = nan_median(late[:, inside], 1) - nan_median(late[:, ~inside], 1)
+    return bool(host_s >= HOST_CHANGED * gpu_s)
 
 
 def _meets_all(places: PlaceTables, worker: int) -> bool:

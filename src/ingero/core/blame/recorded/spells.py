@@ -269,7 +269,9 @@ def _named_in(workers: WorkerSteps, worker: int, begin: int, end: int) -> Suspec
     if found is None:
         return None
     error = float(np.hypot(found.error, judge(outside).error[worker]))
-    return replace(found, error=error) if np.log1p(found.excess) >= SIGMAS * error else None
+    if np.log1p(found.excess) < SIGMAS * error:
+        return None
+    return replace(found, error=error, is_relative=True)
 
 
 def _without(workers: WorkerSteps, begin: int, end: int) -> WorkerSteps:
