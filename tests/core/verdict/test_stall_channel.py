@@ -84,6 +84,7 @@ def test_who_took_most_of_a_long_step_stalled_however_much_own_times_vary(
     cohorts.span_s[1, :8] = [0.9, 1.1, 0.9, 1.1, 0.9, 1.1, 1.0, 1.0]
     steps(rows, cohorts, [[excess, other, 0, 0]], span_s=span_s, own_s=0.3)
     assert rows.onset_count[0] == count
+    cohorts.step_noise[1] = 0.5  # means of steps vary for other reasons
     steps(rows, cohorts, [[0.01, 0, 0, 0], [excess, other, 0, 0]], span_s=span_s, own_s=0.3)
     assert rows.onset_count[0] == 2 * count
 
@@ -254,19 +255,12 @@ def test_a_member_stalls_now_and_then_when_only_few_of_its_steps_are_slow() -> N
     assert not found(unknown)
 
 
-@pytest.mark.parametrize(("mine", "theirs", "steps_needed"), [(0, 4, 9), (0, 0, 6)])
-def test_stalls_of_one_of_two_are_compared_with_those_of_the_other(
-    mine: int, theirs: int, steps_needed: int
-) -> None:
-    """Half of its own stalls are no reason to expect them: every tenth step is one."""
+def test_own_stalls_of_one_of_two_are_no_reason_to_expect_them() -> None:
+    """Half of them would be the median of the two; five in fifty steps are enough without that."""
     rows, cohorts = member_table(2)
-    rows.onset_count[:2], rows.stall_steps[:2] = (mine, theirs), 1000
-    found = 0
-    while rows.stall_cusum[0] < stall.STALL_LIMIT:
-        steps(rows, cohorts, [[0.5, 0.0], *[[0.0, 0.0]] * 9], first=100 + 10 * found)
-        found += 1
-        assert found < 20
-    assert found <= steps_needed
+    rows.stall_steps[:2] = 200
+    steps(rows, cohorts, [[0.5, 0.0], *[[0.0, 0.0]] * 9] * 5)
+    assert rows.stall_cusum[0] > stall.STALL_LIMIT
 
 
 @pytest.mark.parametrize(
