@@ -246,9 +246,9 @@ def test_who_stalls_more_than_peers_does_so_beyond_chance(
 ) -> None:
     registry = world()
     rows, cohorts = registry.rows, registry.cohorts
-    rows.recent_steps[:8], rows.recent_stalls[:8] = 200.0, peers
+    rows.recent_steps[:8], rows.recent_stalls[:8], rows.stall_size[:8] = 200.0, peers, 1.0
     rows.recent_stalls[0] = stalls
-    assert stalls_more_than_peers(rows, cohorts).tolist() == [is_more] + [False] * 7
+    assert stalls_more_than_peers(rows, cohorts, np.arange(8)).tolist() == [is_more] + [False] * 7
 
 
 def test_the_stall_channel_weighs_onsets_by_how_often_peers_stall() -> None:

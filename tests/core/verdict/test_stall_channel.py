@@ -167,10 +167,10 @@ def test_a_member_must_stall_more_often_than_its_peers_by_more_than_chance(
     mine: float, theirs: float, is_more: bool
 ) -> None:
     rows, cohorts = member_table(5)
-    rows.recent_steps[:5] = 200.0
+    rows.recent_steps[:5], rows.stall_size[:5] = 200.0, 1.0
     rows.recent_stalls[:5] = theirs
     rows.recent_stalls[0] = mine
-    found = stall.stalls_more_than_peers(rows, cohorts)
+    found = stall.stalls_more_than_peers(rows, cohorts, np.arange(5))
     assert bool(found[0]) == is_more
     assert not found[1:].any()
 
@@ -281,5 +281,17 @@ def test_two_of_a_role_are_compared_with_the_ranks_of_their_job(
     rows = registry.rows
     registry.cohorts.expected[: registry.cohorts.size] = 2.0
     rows.recent_steps[:8], rows.recent_stalls[:8] = 200.0, others
-    rows.recent_stalls[0], rows.recent_stalls[4] = mine, beside
-    assert bool(stall.stalls_more_than_peers(rows, registry.cohorts)[0]) == is_more
+    rows.recent_stalls[0], rows.recent_stalls[4], rows.stall_size[:8] = mine, beside, 1.0
+    (found,) = stall.stalls_more_than_peers(rows, registry.cohorts, np.array([0]))
+    assert found == is_more
+
+
+@pytest.mark.parametrize(("size", "is_more"), [(1.0, False), (0.6, False), (0.3, True)])
+def test_short_hiccups_of_peers_say_little_about_long_stalls(size: float, is_more: bool) -> None:
+    """Of e − 1 = 1.7, stalls of 0.82 count almost fully and those of 0.35 for two fifths."""
+    rows, cohorts = member_table(8)
+    cohorts.expected[1] = 8.0
+    rows.recent_steps[:8], rows.recent_stalls[:8], rows.stall_size[:8] = 200.0, 0.5, size
+    rows.recent_stalls[0], rows.stall_size[0] = 7.2, 1.0
+    (found,) = stall.stalls_more_than_peers(rows, cohorts, np.array([0]))
+    assert found == is_more

@@ -84,11 +84,11 @@ def test_stalls_as_rare_events_come_in_bunches_that_blame_nobody(
 ) -> None:
     """Some rank always has the most stalls; the Poisson tail keeps it from being named."""
     rows, cohorts = member_table(ranks)
-    rows.recent_steps[:ranks] = 150.0
+    rows.recent_steps[:ranks], rows.stall_size[:ranks] = 150.0, 1.0
     rows.recent_stalls[:ranks] = np.random.default_rng(seed).poisson(150 * rate, ranks)
-    assert not stalls_more_than_peers(rows, cohorts).any()
+    assert not stalls_more_than_peers(rows, cohorts, np.arange(ranks)).any()
     rows.recent_stalls[3] = 40 * max(1.0, 10 * rate)
-    assert np.flatnonzero(stalls_more_than_peers(rows, cohorts)).tolist() == [3]
+    assert np.flatnonzero(stalls_more_than_peers(rows, cohorts, np.arange(ranks))).tolist() == [3]
 
 
 def test_a_hiccup_of_three_samples_is_no_plain_effect() -> None:

@@ -211,13 +211,13 @@ def _has_effect(registry: MemberRegistry, effect: Column, policy: VerdictPolicy)
     is_certain = effect >= margin_of_error(rows, np.arange(size))
     between_alarms = samples_between_alarms(registry.cohorts.sample_s[cohort], policy)
     fast = is_certain & is_persistent(rows, between_alarms) & (plain | lasting)
+    stalls = np.zeros(size, bool)
+    asked = np.flatnonzero((channel == STALL) & (rows.state[:size] != HEALTHY))
+    stalls[asked] = stalls_more_than_peers(rows, registry.cohorts, asked)
+    awaited = has_advance(rows, _surely(registry, effect), policy)
     chosen = np.select(
         [channel == FAST, channel == STALL, channel == ADVANCE],
-        [
-            fast,
-            stalls_more_than_peers(rows, registry.cohorts),
-            has_advance(rows, _surely(registry, effect), policy),
-        ],
+        [fast, stalls, awaited],
         default=True,
     )
     return np.asarray(chosen, bool)

@@ -1,5 +1,7 @@
 """The stall channel: a Bernoulli CUSUM of steps that finds stalls which come and go."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,10 +30,13 @@ STALL_LIMIT = 9.0
 STALL_MEMORY = 0.995  # weight per step: rates are those of about the last 200 steps
 # As many stalls at the peers' rate must be less likely than exp(-STALL_CHANCE), a Poisson tail.
 STALL_CHANCE = 10.0
+AS_LONG = 0.5  # of a member's own stalls: those of peers that are so long count as much
 MIN_ONSETS = 4  # needed before a period is reported
 FEW_STALLS = 2.5  # recent ones: from three on, it is asked whether they are all that is slow
 STEADY = 0.4  # of the mean excess: the median step of a member that is always slow has more
 TINY = 1e-9
+
+Mask = NDArray[np.bool_]
 
 
 def update_stalls(
@@ -139,34 +144,44 @@ def _typical_stalls(rows: MemberRows, members: Index) -> Column:
     return np.asarray(typical + 1 / count, np.float64)
 
 
-def stalls_more_than_peers(rows: MemberRows, cohorts: CohortRows) -> NDArray[np.bool_]:
-    """Tell which members stall clearly more often than their peers.
+def stalls_more_than_peers(rows: MemberRows, cohorts: CohortRows, asked: Index) -> Mask:
+    """Tell which of these members stall clearly more often than their peers.
 
     Long batches move from rank to rank and stall all of them alike. Where a role has few members,
     the other ranks of the job tell how often anybody stalls, and its own ones must stall less.
     """
-    size = rows.size
-    cohort, stalls, steps = rows.cohort[:size], rows.recent_stalls[:size], rows.recent_steps[:size]
-    group = np.where(cohorts.expected[cohort] < FEW, cohorts.size + rows.job[:size], cohort)
-    others, their_steps = _of_others(group, stalls), _of_others(group, steps)
-    upper = others + 2 * np.sqrt(others) + 1  # the highest rate that fits what peers show
-    expected = np.maximum(
-        _share_of(upper, steps, their_steps),
-        _share_of(_of_others(cohort, stalls), steps, _of_others(cohort, steps)),
-    )
-    ratio = np.maximum(stalls, TINY) / np.maximum(expected, TINY)
-    surprise = stalls * np.log(ratio) - stalls + expected
-    return np.asarray((stalls > expected) & (surprise >= STALL_CHANCE), bool)
+    return np.array([_stalls_more(rows, cohorts, index) for index in asked.tolist()], bool)
 
 
-def _of_others(group: Index, values: Column) -> Column:
-    """Return the sum over the other members of each one's group."""
-    return np.asarray(np.maximum(np.bincount(group, values)[group] - values, 0.0), np.float64)
+def _stalls_more(rows: MemberRows, cohorts: CohortRows, index: int) -> bool:
+    size, cohort = rows.size, int(rows.cohort[index])
+    of_role = rows.cohort[:size] == cohort
+    is_few = bool(cohorts.expected[cohort] < FEW)
+    expected = _stalls_expected(rows, index, of_role, is_upper=not is_few)
+    if is_few:
+        of_job = rows.job[:size] == rows.job[index]
+        expected = max(expected, _stalls_expected(rows, index, of_job, is_upper=True))
+    stalls, expected = float(rows.recent_stalls[index]), max(expected, TINY)
+    surprise = stalls * math.log(max(stalls, TINY) / expected) - stalls + expected
+    return stalls > expected and surprise >= STALL_CHANCE
 
 
-def _share_of(stalls: Column, steps: Column, their_steps: Column) -> Column:
-    """Return how often members would stall in their steps at the rate of others."""
-    return np.divide(stalls * steps, their_steps, out=np.zeros(len(steps)), where=their_steps > 0.5)
+def _stalls_expected(rows: MemberRows, index: int, group: Mask, *, is_upper: bool) -> float:
+    """Return how often a member would stall in its steps at the rate of the others of a group.
+
+    Hiccups of peers that are far shorter than its own stalls count for less. `is_upper` asks for
+    the highest rate that fits what they show.
+    """
+    peers = np.flatnonzero(group)
+    peers = peers[peers != index]
+    steps = float(rows.recent_steps[peers].sum())
+    if steps <= 0.5:
+        return 0.0
+    size = np.expm1(rows.stall_size[peers]) / max(math.expm1(rows.stall_size[index]), TINY)
+    alike = np.clip(size / AS_LONG, 0.0, 1.0)
+    others = float((alike * rows.recent_stalls[peers]).sum())
+    rate = others + (2 * math.sqrt(others) + 1 if is_upper else 0.0)
+    return rate * float(rows.recent_steps[index]) / steps
 
 
 def is_now_and_then(rows: MemberRows, cohorts: CohortRows, member: int) -> bool:
