@@ -104,7 +104,7 @@ cdef class PushFastPath:
         return self._stored(&sent, False, named, now_s, wall_ns)
 
     cdef object _stored(self, Slice* body, bint is_json, named, double now_s, uint64_t wall_ns):
-        """Store a push for the cluster that is named beside it, else for the one in its resource."""
+        """Store a push for the cluster named beside it, else for that in its resource."""
         cdef Found found
         cdef RosterWriter writer
         if not read_push(body[0], is_json, &found):
