@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 from tests.support.further_shapes import FURTHER
 from tests.support.job_shapes import Shape
-from tests.support.live_score import MORE as OTHERS
-from tests.support.live_score import ONE_KERNEL
+from tests.support.live_worlds import ONE_KERNEL, OTHERS
 from tests.support.more_shapes import MORE, draw_more
 from tests.support.random_jobs import KINDS, DrawnJob, draw_job
 from tests.support.simulated_job import Fault, SimulatedJob, simulate
