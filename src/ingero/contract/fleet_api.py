@@ -39,11 +39,13 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 class RankCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks of a cluster that have a baseline, and ranks whose baseline is still being learned.
 
-    `ready_s` is in how many seconds the last of those will have one, if all steps stay as they are.
+    `without_steps` are those in whose collectives no repeating step is recognised. `ready_s` is in
+    how many seconds the last one that learns will have a baseline, if all steps stay as they are.
     """
 
     judged: int = 0
     learning: int = 0
+    without_steps: int = 0
     ready_s: float | None = None
 
 

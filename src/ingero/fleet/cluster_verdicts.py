@@ -37,6 +37,7 @@ from ingero.core.places.charged import ChargedPlaces
 from ingero.core.places.links import LINK_NEXT_STEP, LinkPlace
 from ingero.core.places.live_transfers import LiveTransfers
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.events.stepless import SteplessJobs
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
 
@@ -88,6 +89,7 @@ class ClusterVerdicts:
     waits: StepWaits = field(default_factory=StepWaits)
     hidden: HiddenDelays = field(default_factory=HiddenDelays)
     hidden_idle: HiddenDelays = field(default_factory=HiddenDelays)
+    stepless: SteplessJobs = field(default_factory=SteplessJobs)
     places: ChargedPlaces = field(default_factory=ChargedPlaces)
     transfers: LiveTransfers = field(default_factory=LiveTransfers)
     awaited_at: dict[str, str] = field(default_factory=dict)  # collectives of episodes
@@ -151,6 +153,7 @@ class ClusterVerdicts:
         self._observe_own_times(now_s)
         expired = [index for index, at_s in self.measured_s.items() if at_s < now_s - stale_s]
         self._forget_lag(expired)
+        self.stepless.advance(self.keys, now_s)
         changed = self.engine.tick(now_s)
         self._note_collectives(now_s)
         self._release(self.engine.take_freed())
@@ -166,7 +169,11 @@ class ClusterVerdicts:
 
     def recent(self) -> list[Verdict]:
         """Return the open verdicts and those resolved within the last RESOLVED_FOR_S seconds."""
-        return [*self.engine.current(), *(verdict for verdict, _ in self.resolved.values())]
+        return [
+            *self.engine.current(),
+            *(verdict for verdict, _ in self.resolved.values()),
+            *(each.verdict for each in self.stepless.jobs.values()),
+        ]
 
     def mark(self, verdict: Verdict) -> Verdict:
         """Return the verdict with the collective at which the job waits, and with its slow link.
@@ -210,6 +217,7 @@ class ClusterVerdicts:
         """Turn the collectives received since the last tick into own times and lag."""
         if self.pending:
             taken = dict(self.records)
+            self.stepless.sent(taken.keys() - self.self_timed, now_s)
             # Cleared first: records that raise must not be tried again every second.
             self.records.clear()
             self.pending = 0
@@ -271,6 +279,7 @@ class ClusterVerdicts:
             return
         member, step, count, (own_s, idle_s, span_s) = ready
         self.observed = (member, step, own_s)
+        self.stepless.timed(member)
         known = self.advances.means(member, step, count)
         own_s = own_s + self.hidden.follow(member, known.hidden_s, now_s)
         idle_s = idle_s + self.hidden_idle.follow(member, known.hidden_idle_s, now_s)

@@ -34,12 +34,16 @@ def verdict_families(
         *_open_families(verdicts, provider_of),
         gauge(
             "ingero_fleet_verdict_ranks",
-            "Ranks whose own times are judged, or whose baseline is still learned",
+            "Ranks that are judged, that learn a baseline, or that have no repeating steps",
             [
                 ((("cluster_id", cluster), ("state", state)), float(count))
                 for cluster in sorted(verdicts.clusters)
                 for counts in (verdicts.rank_counts(cluster),)
-                for state, count in (("judged", counts.judged), ("learning", counts.learning))
+                for state, count in (
+                    ("judged", counts.judged),
+                    ("learning", counts.learning),
+                    ("without_steps", counts.without_steps),
+                )
             ],
         ),
         *_lag_families(verdicts, provider_of),

@@ -152,13 +152,16 @@ class VerdictService:
         return self.silences.mark(cluster, marked, self._now_s)
 
     def rank_counts(self, cluster: str) -> RankCounts:
-        """Count the ranks of a cluster that have a baseline, and those still learning one."""
+        """Count the ranks of a cluster that have a baseline, learn one, or have no steps."""
         found = self.clusters.get(cluster)
         if found is None:
             return RankCounts()
-        judged, learning = found.engine.learning()
-        ready_s = found.engine.ready_s() if learning else None
-        return RankCounts(judged=judged, learning=learning, ready_s=ready_s)
+        judged, unjudged = found.engine.learning()
+        without = min(found.stepless.ranks, unjudged)
+        ready_s = found.engine.ready_s() if unjudged > without else None
+        return RankCounts(
+            judged=judged, learning=unjudged - without, without_steps=without, ready_s=ready_s
+        )
 
     def _take_measured(
         self, found: "ClusterVerdicts", cluster: str, measured: Measured, now_s: float
@@ -223,6 +226,10 @@ class VerdictService:
         for verdict in self.recent_verdicts(cluster):
             if verdict.node:
                 by_node[verdict.node].append(verdict)
+        found = self.clusters.get(cluster)
+        for job in () if found is None else found.stepless.jobs.values():
+            for node in job.nodes:
+                by_node[node].append(self.mark(cluster, job.verdict))
         return {(cluster, node): encode_verdicts(verdicts) for node, verdicts in by_node.items()}
 
 

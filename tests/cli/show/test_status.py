@@ -45,6 +45,7 @@ CALM = ClusterStatus(
 )
 SLOW_RANK = Verdict(episode="e", state=VerdictState.STRAGGLER, node="gpu07", rank=3, since=0.0)
 ALONE = replace(NODE, mode="local-baseline")
+STEPLESS = "no repeating step is recognised in job llm, its 8 ranks cannot be judged"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,26 @@ ALONE = replace(NODE, mode="local-baseline")
         pytest.param([replace(CALM, verdicts=[SLOW_RANK])], 1, "SLOW", id="slow-rank"),
         pytest.param(
             [replace(CALM, nodes=[replace(NODE, straggler=True)])], 1, "SLOW", id="slow-node"
+        ),
+        pytest.param(
+            [
+                replace(
+                    CALM,
+                    verdicts=[
+                        replace(
+                            SLOW_RANK,
+                            state=VerdictState.NOT_SURE,
+                            node="",
+                            rank=None,
+                            job="llm",
+                            evidence=STEPLESS,
+                        )
+                    ],
+                )
+            ],
+            3,
+            STEPLESS,
+            id="stepless",
         ),
         pytest.param(
             [replace(CALM, verdicts=[replace(SLOW_RANK, state=VerdictState.LATE)])],
