@@ -110,23 +110,37 @@ def test_figures_are_computed_again_every_ten_seconds() -> None:
     assert calls == [1000.0, 1010.0, 1020.0]
 
 
-def test_figures_of_the_eight_youngest_episodes_are_computed_again_in_each_tick() -> None:
+def test_young_episodes_take_turns_in_having_their_figures_computed_again() -> None:
     registry = world(24)
     rows = registry.rows
-    rows.state[:10], rows.recent_excess[:10], rows.cusum[:10] = STRAGGLER, 0.1, 12.0
-    rows.last_seen_s[:24], rows.own_s[:10] = 1010.0, 1.2
-    rows.since_s[:10] = 1000.0 + np.arange(10)
+    rows.state[:7], rows.recent_excess[:7], rows.cusum[:7] = STRAGGLER, 0.1, 12.0
+    rows.last_seen_s[:24], rows.own_s[:7], rows.since_s[:7] = 1010.0, 1.2, 1000.0
     episodes = Episodes(registry, POLICY)
-    for index in range(10):
+    for index in range(7):
         episodes._suspect(index, STRAGGLER, 1010.0)
     before = dict(episodes.open)
     episodes._refreshed_s = 1010.0
-    rows.recent_excess[:10] = 0.2
-    live = np.zeros(rows.size, bool)
-    episodes.advance(live, np.zeros(registry.cohorts.size), 1011.0)
-    again = [index for index in before if episodes.open[index].excess != before[index].excess]
-    assert again == list(range(2, 10))
-    assert episodes._young(1067.0) == [8, 9], "the others are a minute old"
+    rows.recent_excess[:7] = 0.2
+    again: list[list[int]] = []
+    for now_s in (1011.0, 1012.0, 1013.0):
+        episodes.open = dict(before)
+        episodes.advance(np.zeros(rows.size, bool), np.zeros(registry.cohorts.size), now_s)
+        again.append([i for i in before if episodes.open[i].excess != before[i].excess])
+    assert [len(each) for each in again] == [3, 3, 3]
+    assert set().union(*again) == set(range(7))
+    rows.since_s[:6] = 940.0
+    assert episodes._young(1013.0) == [6], "the others are a minute old"
+
+
+def test_in_large_cohorts_figures_of_young_episodes_wait_for_their_ten_seconds() -> None:
+    registry = world(8)
+    rows = registry.rows
+    rows.state[0], rows.since_s[0], rows.last_seen_s[:8] = STRAGGLER, 1000.0, 1000.0
+    episodes = Episodes(registry, POLICY)
+    episodes._suspect(0, STRAGGLER, 1000.0)
+    assert episodes._young(1001.0) == [0]
+    registry.cohorts.expected[rows.cohort[0]] = 10_000
+    assert episodes._young(1001.0) == []
 
 
 def test_a_member_that_was_not_named_yet_is_named_once() -> None:

@@ -27,8 +27,9 @@ from ingero.core.verdict.verdicts import describe_member
 from ingero.core.verdict.what_if import recent_frames
 
 REFRESH_S = 10.0  # how often excess, cause and price of open episodes are computed again
-# Figures of young episodes change with every sample; of so many, each tick computes them again.
-YOUNG_S, YOUNG_AT_ONCE = 60.0, 8
+# Figures of young episodes change with every sample: each tick computes those of so many again, in
+# turns. In larger cohorts that takes longer than all the rest of a tick, so there they wait.
+YOUNG_S, YOUNG_AT_ONCE, YOUNG_PEERS = 60.0, 3, 1000
 AFTER_FIRST = 2  # samples after a first baseline: who is slow from then on was so before
 BLAMED = (VerdictState.STRAGGLER, VerdictState.LATE, VerdictState.NOT_SURE)
 
@@ -197,10 +198,15 @@ class Episodes:
         return changed + self._describe_again(list(self.open))
 
     def _young(self, now_s: float) -> list[int]:
-        """Return the open episodes that began lately, the latest ones, as many as a tick allows."""
-        since_s = self._registry.rows.since_s
-        young = [index for index in self.open if now_s - since_s[index] < YOUNG_S]
-        return sorted(young, key=lambda index: float(since_s[index]))[-YOUNG_AT_ONCE:]
+        """Return episodes that began lately, as many as a tick allows; each has its turn."""
+        rows, expected = self._registry.rows, self._registry.cohorts.expected
+        young = [
+            index
+            for index in self.open
+            if now_s - rows.since_s[index] < YOUNG_S and expected[rows.cohort[index]] <= YOUNG_PEERS
+        ]
+        turn = int(now_s) * YOUNG_AT_ONCE % len(young) if len(young) > YOUNG_AT_ONCE else 0
+        return (young[turn:] + young[:turn])[:YOUNG_AT_ONCE]
 
     def _describe_again(self, members: list[int]) -> list[Verdict]:
         """Compute the figures of open episodes again, and return those whose state changed."""
