@@ -120,6 +120,22 @@ def test_who_stalls_in_one_stretch_only_is_slow_there(
     assert spells._stalls_in_a_row(own, own.own_s, suspect(stalls=stalls)) is None
 
 
+@pytest.mark.parametrize(
+    ("late", "is_found"),
+    [
+        pytest.param((20, 21, 22, 23, 40, 41), False, id="two pauses"),
+        pytest.param((20, 21, 22, 23, 40, 41, 47), True, id="three"),
+        pytest.param((20, 30, 40, 50), True, id="regular"),
+    ],
+)
+def test_a_host_that_is_late_until_it_has_caught_up_stalled_once(
+    late: tuple[int, ...], is_found: bool
+) -> None:
+    own = job(60, {})
+    own[3, list(late)] *= 2
+    assert bool(stretches(own)) == is_found
+
+
 def test_a_hiccup_long_before_regular_stalls_is_not_their_beginning() -> None:
     own = job(1000, {})
     own[3, [100, *range(700, 1000, 10)]] *= 2

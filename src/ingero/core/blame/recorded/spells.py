@@ -95,6 +95,14 @@ def find_spells(workers: WorkerSteps) -> tuple[Findings, tuple[Spell, ...]]:
 
 
 def _is_hiccup(workers: WorkerSteps, spell: Spell) -> bool:
+    stalls = spell.suspect.stalls
+    # A host that was late stays so until it has caught up: neighbouring steps are one stall.
+    if (
+        stalls
+        and spell.suspect.stall_period is None
+        and (np.diff(stalls) > 1).sum() < MIN_STALLS - 1
+    ):
+        return True
     inside = spell.columns(len(workers.steps))
     is_part = inside.sum() < BRIEF_SHARE * len(inside)
     return bool(is_part and np.nansum(workers.period_s[inside]) < BRIEF_S)
