@@ -1,18 +1,22 @@
 """Errors of one request to a server: wrong addresses, and servers that are not Echo."""
 
+import asyncio
 import http.server
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
+from pathlib import Path
 
 import pytest
+from tests.support.tls_files import Authority
 
 from ingero.errors import ConfigError, Unavailable
 from ingero.transport.connect import connection_to, failure_text, plain_reason
 from ingero.transport.echo_client import EchoClient
-from ingero.transport.tls import ClientTls
+from ingero.transport.fetch import fetch_https
+from ingero.transport.tls import ClientTls, client_context
 
 ANSWERS = {
     "not_json": (HTTPStatus.OK, b"<html>"),
@@ -63,6 +67,7 @@ def test_a_wrong_address_is_refused_with_an_example(url: str) -> None:
         (TimeoutError("timed out"), "timed out"),
         (TimeoutError(), "no answer in time"),
         (OSError(), "OSError"),
+        (ssl.SSLError(1, "made by Python"), "TLS failed: made by Python"),
     ],
 )
 def test_a_reason_has_no_numbers_of_the_system(error: OSError, said: str) -> None:
@@ -78,6 +83,22 @@ def test_what_fails_in_tls_is_said_without_source_files() -> None:
             incoming, outgoing, server_hostname="h"
         ).do_handshake()
     assert plain_reason(failed.value) == "TLS failed: wrong version number"
+
+
+async def test_a_certificate_that_is_not_accepted_is_told_by_what_is_wrong_with_it(
+    tmp_path: Path,
+) -> None:
+    authority = Authority.make(tmp_path / "a")
+    files = authority.issue("other.example")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(files.cert, files.key)
+    cases = ((None, "unable to get local issuer"), (authority.cert, "IP address mismatch"))
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        for trusted, why in cases:
+            context = client_context(ClientTls(ca=trusted))
+            with pytest.raises(Unavailable, match=f"cannot fetch {url}: TLS failed: {why}"):
+                await fetch_https(url, timeout_s=5, max_bytes=9, context=context)
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def connection_to(
 
 def is_plaintext(error: Exception) -> bool:
     """Return whether TLS failed because the server answers without it."""
-    cause = getattr(error, "os_error", error)  # aiohttp keeps the error of the handshake there
-    return isinstance(cause, ssl.SSLError) and cause.reason in (
+    cause = _cause(error)
+    return isinstance(cause, ssl.SSLError) and _tls_reason(cause) in (
         "WRONG_VERSION_NUMBER",
         "RECORD_LAYER_FAILURE",
     )
@@ -43,14 +43,28 @@ def is_plaintext(error: Exception) -> bool:
 
 def plain_reason(error: Exception) -> str:
     """Return what the system says about a failure, without numbers, modules and source files."""
-    if isinstance(error, ssl.SSLError) and error.reason:
-        return f"TLS failed: {error.reason.replace('_', ' ').lower()}"
-    if isinstance(error, OSError) and error.errno is not None:
-        number = error.errno  # negative for names that do not resolve
-        return os.strerror(number) if number > 0 else error.strerror or str(error)
+    cause = _cause(error)
+    if isinstance(cause, ssl.SSLError):  # its number is none of the system
+        untrusted = getattr(cause, "verify_message", None)
+        reason = untrusted or _tls_reason(cause).replace("_", " ").lower() or cause.strerror
+        return f"TLS failed: {reason or type(cause).__name__}"
+    if isinstance(cause, OSError) and cause.errno is not None:
+        number = cause.errno  # negative for names that do not resolve
+        return os.strerror(number) if number > 0 else cause.strerror or str(cause)
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"
     return str(error) or type(error).__name__
+
+
+def _cause(error: Exception) -> Exception:
+    """Return the error of the system or of the handshake, which aiohttp keeps in its own."""
+    cause: Exception = getattr(error, "os_error", error)
+    return cause
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    """Return OpenSSL's name of what failed; an error that Python made itself has none."""
+    return getattr(error, "reason", None) or ""
 
 
 def failure_text(url: str, error: Exception, otherwise: str) -> str:
