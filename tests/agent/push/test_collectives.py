@@ -344,13 +344,13 @@ def test_two_jobs_on_a_node_without_ids_are_said_once(
     )
 
 
-def test_a_process_that_takes_the_place_of_another_one_is_no_second_job(
+def test_processes_that_take_the_place_of_each_other_are_no_second_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     feed = Feed()
     live = LiveCollectives([feed], FleetStub(), Identity(node="n"), lambda _: None)
     for second in range(40):
-        feed.pid, feed.waiting = second // 10, [[record(second)]]
+        feed.pid, feed.waiting = second // 2, [[record(second)]]
         live.measure(float(second))
     assert caplog.records == []
 

@@ -3,32 +3,52 @@
 Fleet cannot tell their steps apart, so it is said where it is seen.
 """
 
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from ingero.agent.push.collective_feed import RankBatch
 from ingero.contract.collective import CollectiveSource
 
-CHANGES: Final = 10  # a process that took the place of another one changes once
+RETURNS: Final = 5  # a process that was replaced never comes back, unless its number is used again
+MAX_EARLIER: Final = 8
 MAX_RANKS: Final = 1024
 
 
+@dataclass(slots=True)
+class _Claim:
+    """The process that a rank was last, those before it, and how often one of these came back."""
+
+    pid: int
+    earlier: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_EARLIER))
+    returns: int = 0
+
+    def follow(self, pid: int) -> None:
+        if pid == self.pid:
+            return
+        if pid in self.earlier:
+            self.earlier.remove(pid)
+            self.returns += 1
+        self.earlier.append(self.pid)
+        self.pid = pid
+
+
 class RankClaims:
-    """The process that each rank was last, and how often that changed."""
+    """The processes that each rank was, of which only the last one can live."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str | None, int, CollectiveSource], tuple[int, int]] = {}
+        self._claims: dict[tuple[str | None, int, CollectiveSource], _Claim] = {}
 
     def problem_with(self, batch: RankBatch) -> str:
         """Return what is wrong where two processes go on to be the same rank, or nothing."""
         if batch.rank is None or not (len(batch.collectives) or batch.steps is not None):
             return ""
-        if len(self._last) >= MAX_RANKS:
-            self._last.clear()
         who = (batch.job, batch.rank, batch.source)
-        pid, changes = self._last.get(who, (batch.pid, 0))
-        changes += pid != batch.pid
-        self._last[who] = batch.pid, changes
-        if changes < CHANGES:
+        if who not in self._claims and len(self._claims) >= MAX_RANKS:
+            self._claims.clear()
+        claim = self._claims.setdefault(who, _Claim(batch.pid))
+        claim.follow(batch.pid)
+        if claim.returns < RETURNS:
             return ""
         job = f"job {batch.job}" if batch.job else "a job without an id"
         return (
