@@ -2,33 +2,20 @@
 
 import asyncio
 import json
-import zlib
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
-import numpy as np
-import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.support.episode_world import EpisodeWorld
 from tests.support.pushes import NEVER_S, running
 from tests.support.tokens import private
-from tests.support.verdict_pushes import START_S, collectives_cache
 
 from ingero.cli.commands.replay import command
 from ingero.contract.exposition import render
-from ingero.contract.measurements.collectives import encode_collectives
-from ingero.contract.verdict import encode_one
-from ingero.errors import ForeignFile
 from ingero.fleet.app import FleetService
 from ingero.fleet.episodes.metrics import episode_families
-from ingero.fleet.episodes.state_codec import decode_state, encode_state
 from ingero.fleet.replay import replay
-from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import write_recording
 
 
@@ -139,40 +126,3 @@ async def test_a_suspicion_that_is_not_confirmed_leaves_nothing() -> None:
         EpisodeWorld(fleet, slow="nobody").run(200)
         assert fleet.episodes.episodes == {}
         assert fleet.episodes.inputs.segments_of("x") == []
-
-
-def test_a_state_in_the_middle_of_a_job_of_collectives_gives_the_same_verdicts() -> None:
-    """The engine, the matcher, roles and steps: everything that a push changes is in the state."""
-    rng, service, copied = np.random.default_rng(2), VerdictService(), VerdictService()
-    found: dict[int, list[bytes]] = {0: [], 1: []}
-    for second in range(140):
-        if second == 100:
-            copied.clusters["c"] = decode_state(encode_state(service.clusters["c"]))
-        for node in range(4):
-            mine = collectives_cache(second, 3 if second >= 110 else None, rng, False, node)
-            request = encode_collectives(mine, "c", f"n{node}")
-            for each in (service, copied) if second >= 100 else (service,):
-                each.take(request, "c", START_S + second)
-        found[0] += [encode_one(verdict) for _, verdict in service.tick(START_S + second)]
-        if second >= 100:
-            found[1] += [encode_one(verdict) for _, verdict in copied.tick(START_S + second)]
-    assert found[0] == found[1] != []
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=200) | st.recursive(
-    st.none() | st.integers(-5, 5) | st.text(max_size=3)
-    | st.sampled_from(["object", "struct", "enum", "array", "number", "tuple", "again", "dict",
-                       "list", "os:system", "ingero.core.verdict.engine:VerdictEngine", "<f8"]),
-    lambda inner: st.lists(inner, max_size=4), max_leaves=12,
-))  # fmt: skip
-def test_a_hostile_state_is_refused(content: object) -> None:
-    whole = msgspec.msgpack.encode([version("ingero"), content])
-    for data in (whole, zlib.compress(whole), content if isinstance(content, bytes) else b""):
-        with pytest.raises(ForeignFile):
-            decode_state(data)
-
-
-def test_a_state_of_another_version_names_both_versions() -> None:
-    with pytest.raises(ForeignFile, match=r"kept by version 0\.0\.1, and this is"):
-        decode_state(zlib.compress(msgspec.msgpack.encode(["0.0.1", None])))

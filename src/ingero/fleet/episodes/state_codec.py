@@ -4,12 +4,15 @@ Only plain values, numpy arrays of numbers and classes of the verdict engine are
 calls no constructor and imports nothing but these classes, so a hostile state can only be wrong.
 """
 
+import hashlib
 import importlib
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -20,8 +23,6 @@ from ingero.errors import ForeignFile
 if TYPE_CHECKING:
     from ingero.fleet.cluster_verdicts import ClusterVerdicts
 
-# A state is read by the build that wrote it: add one whenever classes of the engine change.
-MADE_BY: Final = f"{version('ingero')} (state 4)"
 MAX_STATE_BYTES: Final = 256 << 20  # decompressed
 _MODULES: Final = (
     "ingero.core.verdict.",
@@ -39,12 +40,33 @@ _FACTORIES: Final[dict[str, Callable[[], Any]]] = {
 }  # fmt: skip
 
 
+@cache
+def made_by() -> str:
+    """Return what a state is marked with: the version, and a digest of the sources of its classes.
+
+    A state is read by the build that wrote it: another one may lack a column or mean another thing.
+    """
+    return f"{version('ingero')} (state {digest_of_sources(Path(__file__).parents[2])})"
+
+
+def digest_of_sources(package: Path) -> str:
+    """Return a digest of the sources of all classes that are part of a state."""
+    digest = hashlib.sha256()
+    for name in _MODULES:
+        path = package.parent / name.rstrip(".").replace(".", "/")
+        is_module = not name.endswith(".")
+        for source in [path.with_suffix(".py")] if is_module else sorted(path.rglob("*.py")):
+            digest.update(source.relative_to(package).as_posix().encode() + b"\0")
+            digest.update(source.read_bytes() + b"\0")
+    return digest.hexdigest()[:8]
+
+
 def encode_state(state: object) -> bytes:
     """Return the state of a cluster, or of another owner of state, compressed.
 
     A value of a foreign type raises TypeError.
     """
-    plain = [MADE_BY, _Encoder().encode(state)]
+    plain = [made_by(), _Encoder().encode(state)]
     return zlib.compress(msgspec.msgpack.encode(plain), 1)
 
 
@@ -65,10 +87,10 @@ def decode_any_state(data: bytes) -> Any:
         plain = unpacker.decompress(data, MAX_STATE_BYTES)
         if unpacker.unconsumed_tail:
             raise ForeignFile("the recorded state of the engine is too large")
-        made_by, content = msgspec.msgpack.decode(plain, type=tuple[str, Any])
-        if made_by != MADE_BY:
+        writer, content = msgspec.msgpack.decode(plain, type=tuple[str, Any])
+        if writer != made_by():
             raise ForeignFile(
-                f"these inputs were kept by version {made_by}, and this is {MADE_BY}; "
+                f"these inputs were kept by version {writer}, and this is {made_by()}; "
                 "replay them with the version of that Fleet"
             )
         return _Decoder().decode(content)
@@ -114,8 +136,8 @@ class _Encoder:
             return ["deque", value.maxlen, self._all(value)]
         if kind in (dict, defaultdict):
             pairs = [self.encode(each) for pair in value.items() for each in pair]
-            made_by = getattr(value, "default_factory", None)
-            return ["dict", "" if made_by is None else made_by.__name__, pairs]
+            factory = getattr(value, "default_factory", None)
+            return ["dict", "" if factory is None else factory.__name__, pairs]
         name = _name(kind)
         if isinstance(value, msgspec.Struct):
             return ["struct", name, self._all(msgspec.structs.astuple(value))]
