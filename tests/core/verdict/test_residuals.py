@@ -93,6 +93,9 @@ def test_the_latest_own_times_show_what_a_job_shares(per_sample: int, steps: lis
         rows.own_s[:4, step] = np.exp(by + np.array([0.0, 0.1, 0.2, 0.3]))
     residuals.find_common(registry, np.ones(4, bool))
     assert rows.common[:4] == pytest.approx([0.2, 0.2, 0.1, 0.1])
+    registry.cohorts.is_small[:] = False  # its small stages are gone: the others share nothing
+    residuals.find_common(registry, np.ones(4, bool))
+    assert rows.common[:4].tolist() == [0.0] * 4
 
 
 def test_the_first_steps_of_a_baseline_count_alike_and_later_ones_slowly() -> None:

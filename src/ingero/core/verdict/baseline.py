@@ -150,6 +150,12 @@ def end_excuse(rows: MemberRows, members: Index) -> None:
     rows.excused[members] = 0.0
 
 
+def adopt_excuse(rows: MemberRows, members: Index) -> None:
+    """Take what members of a slower job were excused for as usual from now on."""
+    rows.adopted[members] += rows.excused[members]
+    rows.excused[members] = 0.0
+
+
 def _shift_bias(rows: MemberRows, members: Index, by: Column) -> None:
     rows.bias[members] += by
     rows.recent_excess[members] -= by[:, None]
@@ -258,6 +264,7 @@ def compute_cohort(
     rows.bias[members] = (
         rows.shift[members]
         + rows.excused[members]
+        + rows.adopted[members]
         + np.where(is_uncapped, raw_bias, np.clip(raw_bias, -BIAS_CAP, BIAS_CAP))
     )
 

@@ -110,6 +110,7 @@ def find_common(registry: MemberRegistry, live: NDArray[np.bool_]) -> None:
     """
     rows, cohorts = registry.rows, registry.cohorts
     is_small = cohorts.is_small[: cohorts.size] & ~cohorts.is_alone[: cohorts.size]
+    rows.common[: rows.size] = 0.0
     if not is_small.any():
         return
     in_job = np.isin(rows.job[: rows.size], cohorts.job[: cohorts.size][is_small])
@@ -117,7 +118,6 @@ def find_common(registry: MemberRegistry, live: NDArray[np.bool_]) -> None:
     members = np.flatnonzero(known & ~np.isnan(rows.baseline_log_own[: rows.size]))
     members = members[np.argsort(rows.job[members], kind="stable")]
     away = _recent_log_own(registry, members) - rows.baseline_log_own[members]
-    rows.common[: rows.size][in_job] = 0.0
     if len(members):
         rows.common[members] = np.nan_to_num(peer_medians(rows.job[members], away))
 

@@ -59,7 +59,8 @@ class MemberRows(Rows):
     bias = floats()  # residual while healthy
     raw_bias = floats()  # the same before it is capped
     shift = floats()  # change of the bias since the history was full
-    excused = floats()  # part of the bias: by how much it rose when its whole job became slower
+    excused = floats()  # part of the bias: by how much it rose since its whole job is slower
+    adopted = floats()  # the same, of times when it stayed so
     own_scale = floats(_UNKNOWN)  # spread of this member's residuals
     scale = floats(_UNKNOWN)  # that spread, or the cohort's where it is larger
     correlation = floats()  # lag-one autocorrelation of the residuals

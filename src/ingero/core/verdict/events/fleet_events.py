@@ -182,7 +182,9 @@ def _is_slower(cohorts: CohortRows, now_s: float) -> NDArray[np.bool_]:
     is_young = now_s - cohorts.first_seen_s[:size] < YOUNG_S
     cohorts.has_settled[:size] |= is_young & (away < SETTLED) & _is_step_shorter(cohorts)
     slower = high & (now_s - np.nan_to_num(since, nan=np.inf) >= hold_s)
-    is_said = np.isin(cohorts.event[:size], (SLOWER, TOGETHER))  # then steps of before are too old
+    # What is said of a job is so in all its cohorts, and steps of before are too old by then.
+    job, is_event = cohorts.job[:size], np.isin(cohorts.event[:size], (SLOWER, TOGETHER))
+    is_said = np.isin(job, job[is_event])
     for cohort in np.flatnonzero(slower & ~is_said).tolist():
         if not _have_steps_grown(cohorts, cohort, now_s - float(since[cohort])):
             slower[cohort], since[cohort] = False, np.nan

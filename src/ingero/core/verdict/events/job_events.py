@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.robust import Column
-from ingero.core.verdict.baseline import end_excuse, excuse_rise
+from ingero.core.verdict.baseline import adopt_excuse, end_excuse, excuse_rise
 from ingero.core.verdict.decision import Mask
 from ingero.core.verdict.events import fleet_events
 from ingero.core.verdict.events.describe import (
@@ -42,9 +42,7 @@ class JobEvents:
         self._registry, self._policy = registry, policy
         self._groups, self._moves, self._again = Groups(registry), Moves(), Recurrences()
         self.grouped = np.zeros(0, bool)
-        self.slowed: list[
-            int
-        ] = []  # jobs of which it was just said that they are slower as a whole
+        self.slowed: list[int] = []  # jobs that were just said to be slower as a whole
 
     def current(self) -> list[Verdict]:
         """Return the open events."""
@@ -232,17 +230,17 @@ class JobEvents:
     ) -> list[Verdict]:
         """Open and end fleet events where the event of a cohort changed."""
         cohorts, size = self._registry.cohorts, self._registry.cohorts.size
-        adopt = (events == fleet_events.SLOWER) & (cohorts.event[:size] == fleet_events.SLOWER)
-        adopt &= now_s - cohorts.event_since_s[:size] >= ADOPT_S
-        cohorts.baseline_level[:size][adopt] = cohorts.level[:size][adopt]
+        self._adopt_levels(events, now_s)
         changed, self.slowed = [], []
-        for cohort in np.flatnonzero(events != cohorts.event[:size]).tolist():
+        is_new = events != cohorts.event[:size]
+        # All that end come first: another cohort of the same job may show the same from now on.
+        for cohort in np.flatnonzero(is_new & (cohorts.event[:size] == fleet_events.SLOWER)):
+            self._end_excuse(int(cohort), now_s)
+        for cohort in np.flatnonzero(is_new).tolist():
             before = self.open_fleet.pop(cohort, None)
             if before is not None:
                 changed.append(_over(before))
             kind = int(events[cohort])
-            if cohorts.event[cohort] == fleet_events.SLOWER:
-                self._end_excuse(cohort, now_s)
             if kind != fleet_events.CLEAR:
                 cohorts.event_since_s[cohort] = now_s
                 counted = self._counted(cohort, kind)
@@ -257,6 +255,16 @@ class JobEvents:
         cohorts.event[:size] = events
         return changed
 
+    def _adopt_levels(self, events: NDArray[np.int8], now_s: float) -> None:
+        """Take the level of jobs that are slower as a whole as usual, when it has stayed so."""
+        cohorts, size = self._registry.cohorts, self._registry.cohorts.size
+        lasting = (events == fleet_events.SLOWER) & (cohorts.event[:size] == fleet_events.SLOWER)
+        lasting &= now_s - cohorts.event_since_s[:size] >= ADOPT_S
+        if lasting.any():
+            of_job = np.isin(cohorts.job[:size], cohorts.job[:size][lasting])
+            high = lasting | (of_job & ~np.isnan(cohorts.high_since_s[:size]))
+            cohorts.baseline_level[:size][high] = cohorts.level[:size][high]
+
     def _excuse(self, cohort: int, counted: Mask, now_s: float) -> None:
         """Compare members of a job that is slower as a whole as they are now with each other."""
         rows, cohorts = self._registry.rows, self._registry.cohorts
@@ -269,9 +277,10 @@ class JobEvents:
     def _end_excuse(self, cohort: int, now_s: float) -> None:
         """Compare them as before, unless the job has got used to its new pace."""
         rows, cohorts = self._registry.rows, self._registry.cohorts
-        if now_s - cohorts.event_since_s[cohort] < ADOPT_S:
-            of_job = rows.job[: rows.size] == cohorts.job[cohort]
-            end_excuse(rows, np.flatnonzero(of_job & (rows.excused[: rows.size] > 0)))
+        of_job = rows.job[: rows.size] == cohorts.job[cohort]
+        excused = np.flatnonzero(of_job & (rows.excused[: rows.size] > 0))
+        is_short = now_s - cohorts.event_since_s[cohort] < ADOPT_S
+        (end_excuse if is_short else adopt_excuse)(rows, excused)
 
     def _counted(self, cohort: int, kind: int) -> Mask:
         """Return the cohorts of a job that an event is about."""
