@@ -122,7 +122,7 @@ async def test_collector_comes_back_when_fleet_says_so(sender: str, tmp_path: Pa
             return full if refused <= 2 else admit(access, authorization, address)
 
         fleet.receiver._admit = refusal  # type: ignore[method-assign]  # full for two requests
-        fleet.receiver.max_requests_per_s = 1_000_000  # else plain pushes are not asked about
+        fleet.receiver.limit_requests(1_000_000)  # else plain pushes are not asked about
         address = fleet.addresses["grpc" if sender == "otlp" else "http"]
         scheme = "" if sender == "otlp" else "http://"
         lines = f"  {sender}: {{endpoint: '{scheme}{address}', tls: {{insecure: true}}}}"

@@ -186,7 +186,7 @@ class FleetService:
         if http is not None:
             fast_path = self.receiver.fast_path(http.max_body_bytes)
             protocol = push_protocol(self.receiver.answer, http.max_body_bytes, fast_path)
-            self.receiver.max_requests_per_s = http.max_requests_per_s
+            self.receiver.limit_requests(http.max_requests_per_s)
             await serve(
                 asked["http"],
                 lambda access: receiver_app(self.receiver, access, http.max_body_bytes),

@@ -80,11 +80,7 @@ class Sink(Protocol):
 class Receiver:
     """Answers the requests of both OTLP listeners; a service has one receiver."""
 
-    def __init__(
-        self,
-        processor: FleetProcessor,
-        providers: ProviderLookup | None = None,
-    ) -> None:
+    def __init__(self, processor: FleetProcessor, providers: ProviderLookup | None = None) -> None:
         self.processor = processor
         # what follows is set by the service as it builds its other parts
         self.sinks: dict[Kind, Sequence[Sink]] = {}
@@ -105,6 +101,10 @@ class Receiver:
         self.clusters_by_query: dict[bytes, str | None] = {b"": None}
         self._rendered: tuple[_Rendered, _Rendered] = ({}, {})  # protobuf, JSON
         self._kept_replies: dict[_Names, _KeptReplies] = {_HTTP_NAMES: {}, _GRPC_NAMES: {}}
+
+    def limit_requests(self, per_s: int) -> None:
+        """Refuse requests beyond so many in a second, from now on; 0 means no limit."""
+        self.max_requests_per_s = self._allowance = per_s
 
     def second_passed(self) -> None:
         """Renew the request allowance and drop rendered replies; called with every tick."""
