@@ -19,9 +19,8 @@ ODD = 'hunter"2/ with ö and %'
 LISTED, HOOK, CHAT = "a11ce" * 8, "T000/B000/" + "x" * 24, "123456:bot-of-the-team"
 
 
-def test_a_bundle_has_everything_and_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def write_files_with_secrets(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Write what a person may have; return both configurations and the file of a token."""
     token = tmp_path / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
@@ -47,18 +46,30 @@ def test_a_bundle_has_everything_and_no_secret(
     shadow = tmp_path / "shadow"
     shadow.write_text("root:hash")
     (logs / "linked.log").symlink_to(shadow)
+    return config, fleet, token
+
+
+def texts_in(bundle: Path) -> dict[str, str]:
+    texts = {}
+    with tarfile.open(bundle) as archive:
+        for member in archive.getmembers():
+            content = archive.extractfile(member)
+            assert content is not None
+            texts[member.name.partition("/")[2]] = content.read().decode()
+    return texts
+
+
+def test_a_bundle_has_everything_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, fleet, token = write_files_with_secrets(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("INGERO_CONFIG", str(config))
     monkeypatch.setenv("INGERO_RUNTIME_DIR", str(tmp_path / "run"))
     out = tmp_path / "bundle.tar.gz"
     assert run(["support-bundle", "-o", str(out), "--fleet-config", str(fleet)]) == 0
     assert out.stat().st_mode & 0o777 == 0o600
-    with tarfile.open(out) as archive:
-        texts = {}
-        for member in archive.getmembers():
-            content = archive.extractfile(member)
-            assert content is not None
-            texts[member.name.partition("/")[2]] = content.read().decode()
+    texts = texts_in(out)
     for name, text in texts.items():
         assert TOKEN not in text, name
         for secret in (CODE, LISTED, HOOK, CHAT, "root:hash"):

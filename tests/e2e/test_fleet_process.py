@@ -91,28 +91,35 @@ def client_context(authority: trustme.CA, clients: trustme.CA | None) -> ssl.SSL
     return context
 
 
+GUARDED = {
+    "threshold": "/api/v1/threshold",
+    "admin": "/debug/clusters",
+    "metrics": "/metrics",
+    "prometheus": "/metrics",
+    "health": "/",
+}
+
+
+def assert_guarded(url: str, good: ssl.SSLContext, stranger: ssl.SSLContext) -> None:
+    """A page is for those with a certificate and a token, and for nobody else."""
+    authorized = urllib.request.Request(url, headers={"Authorization": f"Bearer {FIRST}"})
+    with urllib.request.urlopen(authorized, timeout=PATIENCE_S, context=good) as reply:
+        assert reply.status == 200
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+        urllib.request.urlopen(url, timeout=PATIENCE_S, context=good)
+    refused.value.close()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(url, timeout=PATIENCE_S, context=stranger).read()
+
+
 def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple[Any, ...]) -> None:
     path, authority, clients, folder = secured
     good, stranger = client_context(authority, clients), client_context(authority, None)
     with fleet("--config", str(path), "--prometheus", "0") as (process, addresses):
         assert push(addresses["http"], "a", 0.9, "https", good, FIRST)[0] == 200
         assert push(addresses["http"], "a", 0.9, "https", good, "wrong")[0] == 401
-        for name, page in {
-            "threshold": "/api/v1/threshold",
-            "admin": "/debug/clusters",
-            "metrics": "/metrics",
-            "prometheus": "/metrics",
-            "health": "/",
-        }.items():
-            url = f"https://{addresses[name]}{page}"
-            authorized = urllib.request.Request(url, headers={"Authorization": f"Bearer {FIRST}"})
-            with urllib.request.urlopen(authorized, timeout=PATIENCE_S, context=good) as reply:
-                assert reply.status == 200
-            with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-                urllib.request.urlopen(url, timeout=PATIENCE_S, context=good)
-            refused.value.close()
-            with pytest.raises(OSError):
-                urllib.request.urlopen(url, timeout=PATIENCE_S, context=stranger).read()
+        for name, page in GUARDED.items():
+            assert_guarded(f"https://{addresses[name]}{page}", good, stranger)
         fresh = trustme.CA()
         (folder / "tls.crt").unlink(), (folder / "tls.key").unlink()
         write_pair(folder, fresh)

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -220,11 +220,9 @@ async def test_a_late_replica_never_answers_a_cold_start(tmp_path: Path) -> None
                     late.kill()
 
 
-@pytest.mark.xdist_group("second")
-async def test_what_a_killed_sender_did_not_send_is_sent_by_the_next_one_once(
-    tmp_path: Path,
-) -> None:
-    received: list[bytes] = []
+@contextlib.asynccontextmanager
+async def two_backends(received: list[bytes]) -> AsyncIterator[str]:
+    """Serve a backend that answers at `/good`, and at `/held` one that never does."""
 
     async def take(request: web.Request) -> web.Response:
         received.append(await request.read())
@@ -239,44 +237,51 @@ async def test_what_a_killed_sender_did_not_send_is_sent_by_the_next_one_once(
     app.router.add_post("/held/v1/logs", hold)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
-    def config(where: str) -> dict[str, Any]:
-        exporter = {"endpoint": f"{base}/{where}", "tls": {"insecure": True}, "compression": "none"}
-        return {
-            **QUICK,
-            "exporters": {"otlphttp/logs": exporter},
-            "service": {
-                "pipelines": {
-                    "metrics": {"processors": ["ingero"]},
-                    "logs": {"exporters": ["otlphttp/logs"]},
-                }
-            },
-        }
 
-    with engine(tmp_path / "engine") as server, contextlib.ExitStack() as stack:
-        url = f"valkey://127.0.0.1:{server.port}"
-        found = [
-            stack.enter_context(replicas(url, tmp_path, name, **config(where)))[0]
-            for name, where in (("a", "held"), ("b", "good"), ("c", "good"))
-        ]
-        await until(lambda: all(each.is_ready for each in found), 30, "not ready")
-        async with Senders(found, nodes=50, rate=50, slow_after_s=30):
-            await until(lambda: found[1].status().get("verdicts"), 120, "nobody is named")
-            assert received == []  # the first by name sends, and its backend does not answer
-            found[0].kill()
-            took_s = await until(lambda: received, 20, "the verdict is lost")
-            print(f"the verdict arrived {took_s:.1f} s after its sender was killed")
-            await asyncio.sleep(8)
-            episode = found[1].status()["verdicts"][0]["episode"].encode()
-            state = b"suspect"
-            first = [body for body in received if episode in body and state in body]
-            assert len(first) <= 1
-            assert any(episode in body for body in received)
-            assert len(received) == len(set(received))
-    await runner.cleanup()
+def sending_logs_to(url: str) -> dict[str, Any]:
+    exporter = {"endpoint": url, "tls": {"insecure": True}, "compression": "none"}
+    pipelines = {
+        "metrics": {"processors": ["ingero"]},
+        "logs": {"exporters": ["otlphttp/logs"]},
+    }
+    exporters = {"otlphttp/logs": exporter}
+    return {**QUICK, "exporters": exporters, "service": {"pipelines": pipelines}}
+
+
+@pytest.mark.xdist_group("second")
+async def test_what_a_killed_sender_did_not_send_is_sent_by_the_next_one_once(
+    tmp_path: Path,
+) -> None:
+    received: list[bytes] = []
+    async with two_backends(received) as base:
+        with engine(tmp_path / "engine") as server, contextlib.ExitStack() as stack:
+            url = f"valkey://127.0.0.1:{server.port}"
+            found = [
+                stack.enter_context(
+                    replicas(url, tmp_path, name, **sending_logs_to(f"{base}/{where}"))
+                )[0]
+                for name, where in (("a", "held"), ("b", "good"), ("c", "good"))
+            ]
+            await until(lambda: all(each.is_ready for each in found), 30, "not ready")
+            async with Senders(found, nodes=50, rate=50, slow_after_s=30):
+                await until(lambda: found[1].status().get("verdicts"), 120, "nobody is named")
+                assert received == []  # the first by name sends, and its backend does not answer
+                found[0].kill()
+                took_s = await until(lambda: received, 20, "the verdict is lost")
+                print(f"the verdict arrived {took_s:.1f} s after its sender was killed")
+                await asyncio.sleep(8)
+                episode = found[1].status()["verdicts"][0]["episode"].encode()
+                state = b"suspect"
+                first = [body for body in received if episode in body and state in body]
+                assert len(first) <= 1
+                assert any(episode in body for body in received)
+                assert len(received) == len(set(received))
 
 
 @pytest.mark.xdist_group("first")

@@ -159,16 +159,21 @@ async def _drive(
         task.result()  # a part of the harness that failed ends the run
     producers.stopping = ranks.stopping = True
     faults.clock.set_hours(0)
-    outcome.forwarded, outcome.dropped = await asyncio.to_thread(
-        exported, services.fleet.addresses["metrics"]
-    )
-    outcome.ended = [name for name, service in by_name.items() if service.pid() is None]
+    await _take_stock(outcome, services, by_name)
     for task in work[2:]:
         task.cancel()
     await asyncio.gather(*work, return_exceptions=True)
     address = services.echo.addresses["mcp"]
     loaded = await asyncio.to_thread(loaded_events, address, producers.events)
     outcome.behind = max(0, producers.events - loaded)
+
+
+async def _take_stock(outcome: Outcome, services: Services, by_name: dict[str, Service]) -> None:
+    """Note what Fleet exported and which services have ended, before anything is stopped."""
+    outcome.forwarded, outcome.dropped = await asyncio.to_thread(
+        exported, services.fleet.addresses["metrics"]
+    )
+    outcome.ended = [name for name, service in by_name.items() if service.pid() is None]
 
 
 def settle(outcome: Outcome, echo: EchoProcess, producers: Producers) -> None:

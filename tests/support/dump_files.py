@@ -122,6 +122,27 @@ def inspector_lines(
     return lines
 
 
+def _nccl_kernel(
+    record: CollectiveRecord, begin_us: float, correlation: int, group: list[int]
+) -> dict[str, Any]:
+    args = {
+        "correlation": correlation,
+        "stream": 20,
+        "Collective name": "allreduce",
+        "In msg nelems": record.size_bytes // 2,
+        "Out msg nelems": record.size_bytes // 2,
+        "Group size": record.nranks,
+        "dtype": "BFloat16",
+        "Process Group Name": f"{record.comm:x}",
+        "Process Group Ranks": str(group),
+    }
+    name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)"
+    length_us = (record.gpu_duration_ns or 0) / 1000
+    return {
+        "ph": "X", "cat": "kernel", "name": name, "ts": begin_us, "dur": length_us, "args": args,
+    }  # fmt: skip
+
+
 def kineto_trace(records: list[CollectiveRecord], rank: int, world: int) -> dict[str, Any]:
     """Return the profiler's trace of one rank: launches, NCCL kernels and other compute."""
     members = _members(records)
@@ -138,38 +159,10 @@ def kineto_trace(records: list[CollectiveRecord], rank: int, world: int) -> dict
             "ts": (r.start_ns - base) / 1000,
         }
         events.append({**launch, "dur": 4.0, "args": {"correlation": i}})
-        events.append(
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)",
-                "ts": begin,
-                "dur": (r.gpu_duration_ns or 0) / 1000,
-                "args": {
-                    "correlation": i,
-                    "stream": 20,
-                    "Collective name": "allreduce",
-                    "In msg nelems": r.size_bytes // 2,
-                    "Out msg nelems": r.size_bytes // 2,
-                    "Group size": r.nranks,
-                    "dtype": "BFloat16",
-                    "Process Group Name": f"{r.comm:x}",
-                    "Process Group Ranks": str(
-                        [members[r.comm][k] for k in sorted(members[r.comm])]
-                    ),
-                },
-            }
-        )
-        events.append(
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": "ampere_gemm",
-                "ts": begin - 50,
-                "dur": 40,
-                "args": {},
-            }
-        )
+        group = [members[r.comm][k] for k in sorted(members[r.comm])]
+        events.append(_nccl_kernel(r, begin, i, group))
+        gemm = {"ph": "X", "cat": "kernel", "name": "ampere_gemm", "dur": 40, "args": {}}
+        events.append({**gemm, "ts": begin - 50})
     info = {"backend": "nccl", "rank": rank, "world_size": world}
     return {
         "schemaVersion": 1,

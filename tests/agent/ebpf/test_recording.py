@@ -105,7 +105,11 @@ def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
         job.kill()
         hog.wait()
         job.communicate()
-    found = chains(db, "cudaStreamSync")
+    assert_preemption_is_explained(chains(db, "cudaStreamSync"), job.pid)
+    assert_calls_and_switches_are_rows(db, job.pid, hog.pid)
+
+
+def assert_preemption_is_explained(found: list[RecordedChain], pid: int) -> None:
     assert found, "a tail with preemption must be explained"
     text = found[0].chain
     assert "sched_switch events" in text.root_cause
@@ -113,7 +117,7 @@ def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
     advised = [line for line in text.recommendations if any(word in line for word in fewer)]
     assert advised, text.recommendations
     assert any(
-        f"taskset -acp 1 {job.pid} (" in line or f" {job.pid} (" in line
+        f"taskset -acp 1 {pid} (" in line or f" {pid} (" in line
         for line in text.recommendations
         if "taskset" in line
     )
@@ -122,12 +126,15 @@ def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
         "block I/O" in chain.chain.root_cause and "by" not in chain.chain.root_cause
         for chain in found
     )
+
+
+def assert_calls_and_switches_are_rows(db: Path, pid: int, taker: int) -> None:
     connection = connect_readonly(db)
     takers = {
         row[0]
         for row in connection.execute("SELECT arg1 FROM events WHERE source = 3 AND ret_code = 1")
     }
-    assert hog.pid in takers, "others on this machine may take the CPU too, the hog does for sure"
+    assert taker in takers, "others on this machine may take the CPU too, the hog does for sure"
     ids = [
         row[0]
         for row in connection.execute(
@@ -137,7 +144,7 @@ def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
     assert ids == [f"n1:{number}" for number in range(1, len(ids) + 1)]
     assert connection.execute(
         "SELECT DISTINCT rank, local_rank, world_size FROM events WHERE pid = ? AND source = 1",
-        (job.pid,),
+        (pid,),
     ).fetchall() == [(3, 1, 8)]
     waited_ns, waits = connection.execute(
         "SELECT sum(total_off_cpu), sum(event_count) FROM cgroup_schedstat JOIN cgroup_metadata "

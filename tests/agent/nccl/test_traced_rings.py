@@ -18,31 +18,11 @@ def test_rings_of_the_plugin_become_gpu_timed_rows(host, plugin, tmp_path: Path)
     if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
         pytest.skip("tracing needs root and a kernel with BTF")
     db = tmp_path / "t.db"
-    with Job(
-        [host, plugin],
-        Path(RING_FOLDER),
-        "basic",
-        50,
-        6,
-        RANK="3",
-        WORLD_SIZE="8",
-        SLURM_JOB_ID="4711",
-    ) as job:
+    env = {"RANK": "3", "WORLD_SIZE": "8", "SLURM_JOB_ID": "4711"}
+    with Job([host, plugin], Path(RING_FOLDER), "basic", 50, 6, **env) as job:
         pid = job.process.pid
-        command = [
-            sys.executable,
-            "-m",
-            "ingero",
-            "trace",
-            "--pid",
-            pid,
-            "--db",
-            db,
-            "--node",
-            "n1",
-            "--duration",
-            "2",
-        ]
+        options = ("--pid", pid, "--db", db, "--node", "n1", "--duration", "2")
+        command = (sys.executable, "-m", "ingero", "trace", *options)
         subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=PATIENCE_S)
         job.finish()
     for ring in Path(RING_FOLDER).glob(f"ingero-nccl-{pid}-*"):
