@@ -1,7 +1,5 @@
 """The stall channel: a Bernoulli CUSUM of steps that finds stalls which come and go."""
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -150,38 +148,46 @@ def stalls_more_than_peers(rows: MemberRows, cohorts: CohortRows, asked: Index) 
     Long batches move from rank to rank and stall all of them alike. Where a role has few members,
     the other ranks of the job tell how often anybody stalls, and its own ones must stall less.
     """
-    return np.array([_stalls_more(rows, cohorts, index) for index in asked.tolist()], bool)
+    is_few = cohorts.expected[rows.cohort[asked]] < FEW
+    expected = _stalls_expected(rows, rows.cohort[: rows.size], asked, is_upper=~is_few)
+    if is_few.any():
+        few, every = asked[is_few], np.ones(int(is_few.sum()), bool)
+        of_job = _stalls_expected(rows, rows.job[: rows.size], few, is_upper=every)
+        expected[is_few] = np.maximum(expected[is_few], of_job)
+    stalls, expected = rows.recent_stalls[asked], np.maximum(expected, TINY)
+    surprise = stalls * np.log(np.maximum(stalls, TINY) / expected) - stalls + expected
+    return np.asarray((stalls > expected) & (surprise >= STALL_CHANCE), bool)
 
 
-def _stalls_more(rows: MemberRows, cohorts: CohortRows, index: int) -> bool:
-    size, cohort = rows.size, int(rows.cohort[index])
-    of_role = rows.cohort[:size] == cohort
-    is_few = bool(cohorts.expected[cohort] < FEW)
-    expected = _stalls_expected(rows, index, of_role, is_upper=not is_few)
-    if is_few:
-        of_job = rows.job[:size] == rows.job[index]
-        expected = max(expected, _stalls_expected(rows, index, of_job, is_upper=True))
-    stalls, expected = float(rows.recent_stalls[index]), max(expected, TINY)
-    surprise = stalls * math.log(max(stalls, TINY) / expected) - stalls + expected
-    return stalls > expected and surprise >= STALL_CHANCE
+def _stalls_expected(rows: MemberRows, group: Index, asked: Index, is_upper: Mask) -> Column:
+    """Return how often members would stall in their steps at the rate of the others of their group.
 
-
-def _stalls_expected(rows: MemberRows, index: int, group: Mask, *, is_upper: bool) -> float:
-    """Return how often a member would stall in its steps at the rate of the others of a group.
-
-    Hiccups of peers that are far shorter than its own stalls count for less. `is_upper` asks for
+    Hiccups of peers that are far shorter than their own stalls count for less. `is_upper` asks for
     the highest rate that fits what they show.
     """
-    peers = np.flatnonzero(group)
-    peers = peers[peers != index]
-    steps = float(rows.recent_steps[peers].sum())
-    if steps <= 0.5:
-        return 0.0
-    size = np.expm1(rows.stall_size[peers]) / max(math.expm1(rows.stall_size[index]), TINY)
-    alike = np.clip(size / AS_LONG, 0.0, 1.0)
-    others = float((alike * rows.recent_stalls[peers]).sum())
-    rate = others + (2 * math.sqrt(others) + 1 if is_upper else 0.0)
-    return rate * float(rows.recent_steps[index]) / steps
+    expected = np.zeros(len(asked))
+    for each in np.unique(group[asked]).tolist():
+        chosen = np.flatnonzero(group[asked] == each)
+        mine, everyone = asked[chosen], np.flatnonzero(group == each)
+        steps = float(rows.recent_steps[everyone].sum()) - rows.recent_steps[mine]
+        others = _stalls_alike(rows, everyone, mine)
+        rate = others + np.where(is_upper[chosen], 2 * np.sqrt(others) + 1, 0.0)
+        known = steps > 0.5
+        expected[chosen[known]] = rate[known] * rows.recent_steps[mine[known]] / steps[known]
+    return expected
+
+
+def _stalls_alike(rows: MemberRows, everyone: Index, mine: Index) -> Column:
+    """Return how many stalls the others had, the short ones for less; `mine` are in `everyone`."""
+    order = everyone[np.argsort(rows.stall_size[everyone], kind="stable")]
+    size, stalls = np.expm1(rows.stall_size[order]), rows.recent_stalls[order]
+    own = np.expm1(rows.stall_size[mine])
+    as_long = AS_LONG * np.maximum(own, TINY)
+    at = np.searchsorted(size, as_long)  # from here on they are as long
+    short, long = (np.concatenate(([0.0], np.cumsum(each))) for each in (size * stalls, stalls))
+    alike = long[-1] - long[at] + short[at] / as_long
+    own_stalls = np.where(own >= as_long, rows.recent_stalls[mine], 0.0)
+    return np.asarray(np.maximum(alike - own_stalls, 0.0), np.float64)
 
 
 def is_now_and_then(rows: MemberRows, cohorts: CohortRows, member: int) -> bool:

@@ -234,8 +234,9 @@ class JobEvents:
         changed, self.slowed = [], []
         is_new = events != cohorts.event[:size]
         # All that end come first: another cohort of the same job may show the same from now on.
-        for cohort in np.flatnonzero(is_new & (cohorts.event[:size] == fleet_events.SLOWER)):
-            self._end_excuse(int(cohort), now_s)
+        is_over = is_new & (cohorts.event[:size] == fleet_events.SLOWER)
+        for cohort in np.flatnonzero(is_over).tolist():
+            self._end_excuse(cohort, now_s)
         for cohort in np.flatnonzero(is_new).tolist():
             before = self.open_fleet.pop(cohort, None)
             if before is not None:
