@@ -1,16 +1,14 @@
 """1,500 idle connections: Fleet raises its limit on open files, and pushes keep working."""
 
 import contextlib
-import json
 import resource
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import grpc
 import pytest
-from tests.support.fleet_process import ANY, push
+from tests.support.fleet_process import fleet_started_by, push
 from tests.support.pushes import protobuf
 from tests.support.waiting import PATIENCE_S
 
@@ -41,16 +39,8 @@ def enough_files() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fleet(soft: int, hard: int) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    command = [sys.executable, "-c", START, str(soft), str(hard), "--json", *ANY]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.stderr.read() if process.stderr else ""
-        yield process, json.loads(line)["addresses"]
-    finally:
-        process.kill()
-        process.communicate()
+    with fleet_started_by("-c", START, str(soft), str(hard)) as started:
+        yield started
 
 
 @contextlib.contextmanager

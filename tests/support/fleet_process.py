@@ -22,8 +22,14 @@ ANY = tuple(word for name in LISTENERS for word in (f"--{name}", "0"))  # ports 
 
 @contextlib.contextmanager
 def fleet(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    module = "ingero.cli.commands.services.fleet"
-    command = [sys.executable, "-m", module, "--json", *ANY, *arguments]
+    with fleet_started_by("-m", "ingero.cli.commands.services.fleet", *arguments) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def fleet_started_by(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Run Python with these arguments; what it starts is a Fleet on free ports."""
+    command = [sys.executable, *arguments, "--json", *ANY]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -71,9 +71,8 @@ def put(fleet: FleetService, node: str, score: float, cluster: str = "train") ->
     fleet.processor.take(health(node, score), cluster, time.monotonic(), time.time_ns())
 
 
-async def slow_rank(fleet: FleetService, reader: Reader) -> dict[str, Any]:
-    """Eight ranks, of which rank 5 is slower after two minutes; return what was streamed last."""
-    seen: dict[str, Any] = {"episodes": {}}
+def seconds_with_a_slow_rank(fleet: FleetService) -> Iterator[None]:
+    """Let eight ranks push in every second, of which rank 5 is slower after two minutes."""
     start_s = time.monotonic()
     for second in range(160):
         for rank in range(8):
@@ -81,6 +80,13 @@ async def slow_rank(fleet: FleetService, reader: Reader) -> dict[str, Any]:
             push = own_time_push(f"n{rank}", rank, second, own_ms)
             fleet.processor.take(push, "c", start_s + second, 0)
         fleet.tick(start_s + second)
+        yield
+
+
+async def slow_rank(fleet: FleetService, reader: Reader) -> dict[str, Any]:
+    """Return what was streamed last when rank 5 is named."""
+    seen: dict[str, Any] = {"episodes": {}}
+    for _ in seconds_with_a_slow_rank(fleet):
         for message in await reader.tick():
             if isinstance(message, LiveRanks):
                 seen["ranks"] = message.ranks

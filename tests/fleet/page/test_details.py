@@ -4,9 +4,8 @@ import json
 import time
 
 import aiohttp
-from tests.support.live_page import ALL, running
+from tests.support.live_page import ALL, running, seconds_with_a_slow_rank
 from tests.support.pushes import health
-from tests.support.verdict_pushes import own_time_push
 
 from ingero.contract.verdict import VerdictState
 from ingero.fleet.app import FleetService
@@ -22,14 +21,8 @@ async def answer(fleet: FleetService, path: str) -> tuple[int, dict[str, object]
 
 def slow_rank(fleet: FleetService) -> str:
     """Let rank 5 of eight be named, and return its episode."""
-    start_s = time.monotonic()
-    fleet.processor.take(health("n5", 0.9), "c", start_s, 0)
-    for second in range(160):
-        for rank in range(8):
-            own_ms = 500 * (1.3 if rank == 5 and second >= 120 else 1.0) + (rank * second) % 7
-            push = own_time_push(f"n{rank}", rank, second, own_ms)
-            fleet.processor.take(push, "c", start_s + second, 0)
-        fleet.tick(start_s + second)
+    fleet.processor.take(health("n5", 0.9), "c", time.monotonic(), 0)
+    for _ in seconds_with_a_slow_rank(fleet):
         for _, verdict in fleet.verdicts.open_verdicts():
             if verdict.state is VerdictState.STRAGGLER:
                 return verdict.episode
