@@ -37,3 +37,12 @@ def test_a_rank_that_recovers_is_still_slow_until_its_episode_ends() -> None:
     assert said == []
     assert keys._tell(Cluster(), {3}, said.append) == set()
     assert "rank 3 is not slow any more" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("ready_s", "left"),
+    [(None, ""), (0.0, ""), (0.4, ", about 1 s left"), (9.0, ", about 3 s left")],
+)
+def test_no_second_is_left_when_it_is_over(ready_s: float | None, left: str) -> None:
+    """Its clock runs four times as fast."""
+    assert job._left(ready_s, 4.0) == left

@@ -1,5 +1,6 @@
 """`ingero demo`: a simulated training job of 64 ranks, one of which becomes slow."""
 
+import math
 import sys
 import time
 import webbrowser
@@ -105,8 +106,7 @@ def _learn(
         return len(seen.nodes) >= nodes
 
     def judged(seen: Cluster) -> bool:
-        left_s = seen.ranks.ready_s
-        left = "" if left_s is None else f", about {left_s / HURRY:.0f} s left"
+        left = _left(seen.ranks.ready_s, HURRY)
         _progress(f"{time.monotonic() - began_s:5.1f} s  learning what is normal{left}")
         return seen.ranks.judged >= run.ranks
 
@@ -120,6 +120,11 @@ def _learn(
     _progress("")
     run.learned_s = time.monotonic() - began_s
     say(f"{run.learned_s:5.1f} s  {run.ranks} ranks are judged, nobody is slow")
+
+
+def _left(ready_s: float | None, hurry: float) -> str:
+    """Return how long it takes until all are judged, where that is known and not over."""
+    return f", about {math.ceil(ready_s / hurry)} s left" if ready_s else ""
 
 
 def _slow(cluster: "DemoCluster", run: JobDemo, say: Callable[[str], None]) -> None:
