@@ -113,7 +113,7 @@ def _print(result: "ReplayAnswer") -> None:
     if chosen and not result.is_folder:
         print("\nthe other members at that time, and why they were not blamed:")
         others = sorted(chosen[0].peers, key=lambda s: -s.bars)
-        rows = [(s.node, s.rank, f"{s.excess:+.1%}", f"{s.bars:.2f}", s.reason) for s in others]  # type: ignore[misc]  # another table
+        rows = [(s.node, s.rank, f"{s.excess:+z.1%}", f"{s.bars:.2f}", s.reason) for s in others]  # type: ignore[misc]  # another table
         print(render_table(("node", "rank", "own time", "of the limit", "because"), rows))
     summary = (
         "every verdict is the same as recorded"

@@ -159,7 +159,7 @@ def _peers(episode: Episode) -> str:
     if not episode.peers:
         return "<p>No peers were compared.</p>"
     rows = [
-        (peer.node, "" if peer.rank is None else peer.rank, f"{peer.excess:+.1%}",
+        (peer.node, "" if peer.rank is None else peer.rank, f"{peer.excess:+z.1%}",
          f"{peer.bars:.2f}", peer.reason)
         for peer in episode.peers
     ]  # fmt: skip

@@ -114,7 +114,7 @@ def _rank(rank: LiveRank, verdict: Verdict | None) -> Row:
         state,
         loss_text(verdict) if verdict else "",
         _number(rank.own_ms, 1),
-        "" if rank.excess is None else f"{rank.excess:+.1%}",
+        "" if rank.excess is None else f"{rank.excess:+z.1%}",
         _number(rank.lateness_ms, 2),
     )
     order = _STATES.index(rank.state) if rank.state in _STATES else len(_STATES)

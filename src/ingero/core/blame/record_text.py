@@ -11,6 +11,7 @@ from ingero.core.blame.recorded.uneven import LastArrivers
 from ingero.core.blame.recorded_job import RecordedJob, unexplained_wait
 from ingero.core.blame.suspects import Suspect
 from ingero.core.blame.transfer import SlowLink
+from ingero.core.counted import counted
 from ingero.core.durations import readable_seconds
 from ingero.core.robust import nan_median
 
@@ -88,7 +89,9 @@ def _other_ranks(job: RecordedJob, named: set[int]) -> list[str]:
         most = float(np.max(np.abs(excess[others])))
         what = "own times" if job.lateness is None else "lateness"
         near = "less than 0.1%" if most < 0.0005 else f"at most {most:.1%}"
-        return [f"{what} of the other {len(others)} ranks: {near} from the median of their role"]
+        count = counted(len(others), "rank")
+        of_whom = f"the other {count.removeprefix('1 ')}" if named else f"all {count}"
+        return [f"{what} of {of_whom}: {near} from the median of their role"]
     return []
 
 

@@ -120,7 +120,9 @@ def test_nothing_is_said_about_ranks_that_are_not_known() -> None:
     assert _other_ranks(job, {0}) == []
     findings.excess[1] = 0.012
     (line,) = _other_ranks(job, {0})
-    assert line.startswith("own times of the other 1 ranks: at most 1.2%")
+    assert line.startswith("own times of the other rank: at most 1.2%")
+    findings.excess[0] = 0.01
+    assert _other_ranks(job, set())[0].startswith("own times of all 2 ranks: at most 1.2%")
 
 
 def test_a_part_of_less_than_half_is_not_the_core_of_a_stretch() -> None:
