@@ -20,7 +20,8 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import AuthError, Unavailable
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning
-from ingero.transport.connect import NO_TLS, is_plaintext, plain_reason
+from ingero.transport.connect import NO_TLS, is_plaintext
+from ingero.transport.otlp.client import reason_of
 from ingero.transport.otlp.server_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context
 
@@ -229,7 +230,7 @@ class HttpSender:
         except (aiohttp.ClientError, TimeoutError) as error:
             if is_plaintext(error):
                 raise Unavailable(NO_TLS) from None
-            raise Unavailable(plain_reason(error)) from None
+            raise Unavailable(reason_of(self._url.partition(":")[0], error)) from None
 
     async def close(self) -> None:
         await self._session.close()

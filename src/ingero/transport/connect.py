@@ -10,6 +10,7 @@ from ingero.errors import ConfigError
 from ingero.transport.tls import ClientTls, client_context
 
 NO_TLS: Final = "the server there does not use TLS; write http://, or is it another port?"
+NEEDS_TLS: Final = "the server closed the connection; if it uses TLS, write https://"
 
 
 def connection_to(
@@ -74,7 +75,7 @@ def failure_text(url: str, error: Exception, otherwise: str) -> str:
     if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError) and url.startswith(
         "http://"
     ):
-        return "the server closed the connection; if it uses TLS, write https://"
+        return NEEDS_TLS
     if isinstance(error, http.client.HTTPException):  # its text would be the bytes that arrived
         return f"the server there does not use HTTP; {otherwise}"
     return f"{plain_reason(error)}; {otherwise}"

@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import email.utils
 import random
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from tests.support.own_times import rank_push
 from tests.support.scripted_fleet import Answer, ScriptedFleet, black_hole, scripted_fleet
+from tests.support.tls_files import Authority
 from tests.support.waiting import PATIENCE_S
 
 from ingero.contract import names
@@ -20,7 +23,7 @@ from ingero.contract.threshold import Delivery, ServedThreshold
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError
-from ingero.transport.connect import NO_TLS
+from ingero.transport.connect import NEEDS_TLS, NO_TLS
 from ingero.transport.endpoint import Protocol, parse_endpoint
 from ingero.transport.otlp.client import ClientOptions, HttpPush, PushReply, parse_retry_after
 
@@ -177,6 +180,17 @@ async def test_tls_to_a_plaintext_listener_is_not_called_a_matter_of_certificate
     async with scripted_fleet() as fleet, pushing(fleet.url.replace("http:", "https:")) as client:
         reply = await client.push(REQUEST, retry=False)
     assert (reply.outcome, reply.detail) == (PushOutcome.TRANSPORT, NO_TLS)
+
+
+async def test_a_listener_with_tls_asks_for_https(tmp_path: Path) -> None:
+    files = Authority.make(tmp_path / "a").issue("127.0.0.1")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(files.cert, files.key)
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with pushing(f"http://127.0.0.1:{port}") as client:
+            reply = await client.push(REQUEST, retry=False)
+    assert (reply.outcome, reply.detail) == (PushOutcome.TRANSPORT, NEEDS_TLS)
 
 
 async def test_a_black_hole_ends_with_the_timeout() -> None:

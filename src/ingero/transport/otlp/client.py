@@ -2,6 +2,7 @@
 
 import asyncio
 import email.utils
+import errno
 import gzip
 import random
 import re
@@ -26,7 +27,7 @@ from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError, MalformedPush
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning
-from ingero.transport.connect import NO_TLS, is_plaintext, plain_reason
+from ingero.transport.connect import NEEDS_TLS, NO_TLS, is_plaintext, plain_reason
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.endpoint import Protocol as Wire
 
@@ -175,7 +176,7 @@ class HttpPush:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return PushReply(
                 outcome=PushOutcome.TRANSPORT,
-                detail=plain_reason(error),
+                detail=reason_of(url.scheme, error),
                 timed_out=isinstance(error, TimeoutError),
             )
 
@@ -183,6 +184,13 @@ class HttpPush:
         if self._session is None:
             self._session = open_session(self._options)
         return self._session
+
+
+def reason_of(scheme: str, error: Exception) -> str:
+    """Return why there is no answer; a server with TLS closes connections that come without it."""
+    is_closed = isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError)
+    is_closed |= isinstance(error, aiohttp.ClientOSError) and error.errno == errno.ECONNRESET
+    return NEEDS_TLS if is_closed and scheme == "http" else plain_reason(error)
 
 
 def open_session(options: ClientOptions) -> aiohttp.ClientSession:
