@@ -19,13 +19,15 @@ from tests.support.job_shapes import Shape
 from tests.support.live_worlds import ONE_KERNEL, OTHERS
 from tests.support.more_shapes import MORE, draw_more
 from tests.support.random_jobs import KINDS, DrawnJob, draw_job
+from tests.support.rare_shapes import RARE
 from tests.support.simulated_job import Fault, SimulatedJob, simulate
 
 from ingero.core.blame.answer import Answer, Culprit
 from ingero.core.blame.records import blame_records
 from ingero.core.collectives.columns import Collectives
 
-SHAPES = (*KINDS, *MORE, *OTHERS, *FURTHER)
+# In this order: it is part of what is drawn.
+SHAPES = (*KINDS, *MORE, *OTHERS, *FURTHER, *(kind for kind in RARE if kind not in FURTHER))
 STAGES = ("pipeline", "1f1b", "interleaved", "chunks", "three dimensions", "receives ahead")
 CASES = tuple(f"{fault} {when}" for when in ("later", "always", "just now")
               for fault in ("gpu", "host", "stall"))  # fmt: skip
@@ -73,7 +75,8 @@ def draw(kind: str, seed: int, step_s: float) -> DrawnJob:
         return draw_job(kind, seed, step_s)
     if kind in MORE:
         return draw_more(kind, seed, step_s)
-    shapes = OTHERS if kind in OTHERS else FURTHER
+    rare = {name: make for name, (make, _) in RARE.items()}
+    shapes = OTHERS if kind in OTHERS else FURTHER if kind in FURTHER else rare
     dice = np.random.default_rng([seed, 78, SHAPES.index(kind)])
     noise = draw_more("many", seed + SHAPES.index(kind), step_s).noise
     one_kernel = kind in ONE_KERNEL

@@ -269,7 +269,7 @@ def _fused_at_will(dice: Dice, step_s: float) -> Shape:
     """Gradients are fused by when they are ready: number and sizes of calls change by step."""
     ranks, launch, total = int(dice.choice([4, 8])), dice.uniform(0.2, 0.6), 12
     members, ends = tuple(range(ranks)), ends_of(dice, step_s)
-    cuts = dice.random((512, total)) < dice.uniform(0.3, 0.6)
+    cuts = dice.random((1 << 14, total)) < dice.uniform(0.3, 0.6)  # rows that repeat are steps
 
     def program(rank: int, step: int) -> list[Item]:
         items: list[Item] = [Host(step_s * 0.02), *work(step_s * 0.28, launch, 4)]
@@ -277,7 +277,7 @@ def _fused_at_will(dice: Dice, step_s: float) -> Shape:
         for tensor in range(total):
             items += work(step_s * 0.57 / total, launch)
             waiting += 1
-            if cuts[step % 512, tensor] or tensor == total - 1:
+            if cuts[step % len(cuts), tensor] or tensor == total - 1:
                 items.append(Call("AllReduce", waiting * 7 * MB, WORLD, members, 1))
                 waiting = 0
         return [*items, Join(1), *ends(step)]

@@ -9,7 +9,8 @@ from tests.support.shared_data import recorded_rings
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.step_kinds import Detail
-from ingero.core.collectives.step_pattern import StepCut, cut_steps, find_pattern
+from ingero.core.collectives.step_pattern import cut_steps, find_pattern
+from ingero.core.collectives.steps.patterns import StepCut
 from ingero.importers.nccl_ring import read_ring
 
 Call = tuple[str, int, int, int]  # operation, bytes, communicator, peer

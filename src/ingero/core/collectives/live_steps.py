@@ -16,11 +16,14 @@ from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints, 
 from ingero.core.collectives.pairs.kernels import is_in_swap
 from ingero.core.collectives.pairs.live_exchanges import EXCHANGES
 from ingero.core.collectives.step_kinds import LIGHT_BYTES
-from ingero.core.collectives.step_pattern import StepCut, cut_steps
+from ingero.core.collectives.step_pattern import cut_steps
+from ingero.core.collectives.step_sample import is_chosen
 from ingero.core.collectives.step_search import StepSearch
+from ingero.core.collectives.steps.patterns import StepCut
 
 SET_BACK_NS = 100_000_000  # a batch that ends this much earlier: the clock was set back
 MISSING = -2  # the number of a step that was not finished
+COUNTED_FROM = 1 / 64  # of the steps have a number that all ranks know
 MAX_HELD = 16_384  # collectives of unfinished steps; the ring of the plugin holds as many
 
 
@@ -98,6 +101,7 @@ class LiveSteps:
         self._last_end_ns: int | None = None  # of the last step, unless one may be missing since
         self._per_step = 0  # collectives of a step on the communicator of its anchor
         self._last_number = MISSING  # of the last step
+        self._last_counted, self._counted = MISSING, _NONE  # where steps differ in their calls
         self._open = NOTHING_OPEN
 
     @property
@@ -120,6 +124,7 @@ class LiveSteps:
         cut = self._cut(held)
         if self.search.take(rows, held, has_steps=cut is not None and bool(cut.whole.any())):
             self._per_step, self._last_end_ns = 0, None  # another pattern, or the first
+            self._last_counted, self._counted = MISSING, _NONE
             held = self._forget_older(held)
             cut = self._cut(held)
         return NOTHING_FINISHED if cut is None else self._finish(held, cut)
@@ -128,6 +133,7 @@ class LiveSteps:
         """Note that records were lost: the step under way will not be returned."""
         self._held, self._rows, self._open = None, _NONE, NOTHING_OPEN
         self._free_ns = self._last_end_ns = None
+        self._last_counted = MISSING
         self.search.skip()
 
     def _cut(self, held: Collectives) -> StepCut | None:
@@ -160,6 +166,8 @@ class LiveSteps:
         under_way = _next_step(step, len(cut))
         if self._free_ns is None:  # nobody knows when the first of them began
             cut.whole[under_way[0]] = False
+        if self.search.pattern is not None and self.search.pattern.total_bytes:
+            cut.whole[~self._count_steps(cut.seq)] = False
         done = np.flatnonzero(cut.whole)
         if not len(done):
             return NOTHING_FINISHED
@@ -190,6 +198,8 @@ class LiveSteps:
         number and place on all of them.
         """
         pattern = self.search.pattern
+        if pattern is not None and pattern.total_bytes:
+            place = place - _first_places(at, place)[at]
         if pattern is None or not pattern.anchor:
             return FinishedSteps(times, row, times.step[at], place)
         before = np.concatenate(([self._last_number], times.step[:-1]))
@@ -253,15 +263,35 @@ class LiveSteps:
             before[0], follows[0] = self._last_end_ns, True
         self._last_end_ns = int(ends[done[-1]])
         is_plain = np.bincount(under_way, foreign, size)[done] == 0
-        seq = cut.seq[done]
         return StepTimes(
-            np.where(seq < 0, UNKNOWN, seq // self._per_step),
+            self._numbers(cut.seq, done),
             own.astype(np.float64),
             np.where(is_timed, idle, np.nan),
             np.where(follows & is_plain, (ends[done] - before) / 1e9, np.nan),
             ends[done],
             follows,
         )
+
+    def _numbers(self, seq: Ints, done: NDArray[np.intp]) -> Ints:
+        """Return the numbers of finished steps."""
+        if len(self._counted):
+            return self._counted[done]
+        return np.where(seq[done] < 0, UNKNOWN, seq[done] // self._per_step)
+
+    def _count_steps(self, seq: Ints) -> Mask:
+        """Count steps with another number of collectives each; return which of them have a number.
+
+        Some sequence numbers, the same on all ranks, are numbers of steps, and the next steps
+        follow. Numbers grow, since a step has a collective at least, and jump where that is so.
+        """
+        numbers = []
+        for each, is_known in zip(seq.tolist(), is_chosen(seq, COUNTED_FROM).tolist(), strict=True):
+            last = self._last_counted
+            self._last_counted = each if is_known else last + 1 if last >= 0 else MISSING
+            numbers.append(self._last_counted)
+        self._counted = np.array(numbers, np.int64)
+        known: Mask = self._counted >= 0
+        return known
 
     def _count_per_step(self, rows: Collectives, step: Ints, place: Ints, cut: StepCut) -> None:
         """Count the collectives that every step has on the communicator of its anchor."""
@@ -271,6 +301,13 @@ class LiveSteps:
         needed = np.array([*self.search.pattern.needed, False])[place]
         shared = needed & (step == last) & (rows.comm == cut.comm[last]) & (rows.seq >= 0)
         self._per_step = max(int(shared.sum()), 1)
+
+
+def _first_places(step: NDArray[np.intp], place: Ints) -> Ints:
+    """Return the first place of each step."""
+    first = np.full(int(step.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, step, place)
+    return first
 
 
 def _next_step(step: Ints, after: int) -> Ints:

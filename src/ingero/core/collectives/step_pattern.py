@@ -26,6 +26,8 @@ from ingero.core.collectives.step_kinds import (
     joined_comms,
     row_weights,
 )
+from ingero.core.collectives.steps.patterns import StepCut, StepPattern
+from ingero.core.collectives.steps.totals import cut_by_total, find_by_total
 
 MIN_TURNS = 3  # a pattern must repeat this often
 FITTING_TURNS = 0.90  # of the turns must hold the heavy calls of the median turn
@@ -39,44 +41,6 @@ MOST_TRIED = 12  # candidates of one depth
 Rows = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class StepPattern:
-    """The calls of a step in order; `places` has the kind and its how-manieth call in the step.
-
-    `anchor` is a place with a kind that comes once, or the one that the kinds of `after` follow.
-    Where all calls are alike, it is the first one after a pause. `needed` tells which places every
-    whole step has; light calls may be missing.
-    """
-
-    detail: Detail
-    places: tuple[tuple[Kind, int], ...]
-    needed: tuple[bool, ...]
-    anchor: int
-    fit: float  # share of the turns that held the pattern where it was found
-    after: tuple[Kind, ...] = ()
-    pause_ns: int = 0  # 0 where kinds tell the anchor
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-
-@dataclass(frozen=True, slots=True)
-class StepCut:
-    """Step and place of each row, -1 outside; and per step the identity of its anchor.
-
-    Steps are counted from 0, the first anchor. The first and last may lack rows.
-    """
-
-    step: Ints
-    place: Ints
-    comm: NDArray[np.uint64]  # of each step
-    seq: Ints  # of each step, -1 where sends and receives are all there is
-    whole: Mask  # of each step: every needed place is there once, and no call too many
-
-    def __len__(self) -> int:
-        return len(self.comm)
-
-
 def find_pattern(columns: Collectives) -> StepPattern | None:
     """Return the pattern that the calls of one rank repeat; None if they repeat none."""
     part = columns.take(_in_order(columns)[-SEARCHED_ROWS:])
@@ -86,7 +50,7 @@ def find_pattern(columns: Collectives) -> StepPattern | None:
     found = _search_all(coded)
     if found is None and any(calls.often.any() for calls in coded):
         found = _search_all([calls.with_flags() for calls in coded])
-    return found
+    return found or find_by_total(part)
 
 
 def _search_all(coded: "list[_Calls]") -> StepPattern | None:
@@ -100,6 +64,8 @@ def cut_steps(columns: Collectives, pattern: StepPattern) -> StepCut:
     A reader of a live ring passes the rows since the last whole step again.
     """
     order = _in_order(columns)
+    if pattern.total_bytes:
+        return cut_by_total(columns, pattern, order)
     coded = code_kinds(columns, pattern.detail)
     kinds, usual, position = _tables(pattern)
     code = _recode(coded, kinds)[order]

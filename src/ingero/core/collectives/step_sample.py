@@ -56,13 +56,13 @@ class StepSample:
         """Return which collectives of finished steps are sent; `span_s` are those of the steps."""
         if not len(step):
             return np.zeros(0, bool)
-        self._follow(place, span_s)
+        self._follow(step, span_s)
         of_steps = is_chosen(step, self.steps)
         return _covered(of_steps, of_steps & is_chosen(place, self.places), place, kind)
 
-    def _follow(self, place: Ints, span_s: Floats) -> None:
+    def _follow(self, step: Ints, span_s: Floats) -> None:
         known = span_s[np.isfinite(span_s) & (span_s > 0)]
-        self._length = len(place) // max(int((place == 0).sum()), 1)
+        self._length = len(step) // len(np.unique(step))
         if not len(known):
             return
         span = float(np.median(known))

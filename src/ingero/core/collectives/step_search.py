@@ -14,10 +14,10 @@ from ingero.core.collectives.columns import Collectives, Ints, Mask, concat
 from ingero.core.collectives.step_pattern import (
     FITTING_TURNS,
     MIN_TURNS,
-    StepPattern,
     cut_steps,
     find_pattern,
 )
+from ingero.core.collectives.steps.patterns import StepPattern
 
 LEARN_AFTER = 48  # collectives
 SEARCHED = 16_384  # collectives in which a pattern is confirmed; the plugin's ring holds as many

@@ -14,12 +14,8 @@ from ingero.core.blame.recorded.rhythm import mark_first_calls
 from ingero.core.collectives.columns import Collectives, Ints
 from ingero.core.collectives.matching import Groups
 from ingero.core.collectives.step_kinds import LIGHT_BYTES
-from ingero.core.collectives.step_pattern import (
-    StepCut,
-    StepPattern,
-    cut_steps,
-    find_pattern,
-)
+from ingero.core.collectives.step_pattern import cut_steps, find_pattern
+from ingero.core.collectives.steps.patterns import StepCut, StepPattern
 
 FITTING = 0.5  # of the steps of a rank must be whole, or another pattern is looked for
 SMOOTH = 5  # neighbouring steps that are numbered alike

@@ -113,7 +113,10 @@ def measure_lateness(
         return None
     start = places.start_s
     placed = int(measured.row_place[rows].max()) + 1
-    if np.isfinite(start[:, :, :placed]).mean() < MIN_KNOWN:
+    _, step, place = _cells(collectives, measured, rows)
+    has_call = np.zeros((start.shape[1], placed), bool)  # some steps may have fewer than others
+    has_call[step, place] = True
+    if np.isfinite(start[:, :, :placed]).sum() < MIN_KNOWN * len(start) * has_call.sum():
         return None
     group = carried_at = adds = None
     if _all_share(collectives, rows, len(measured.ranks)):

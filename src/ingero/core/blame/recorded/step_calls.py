@@ -14,6 +14,7 @@ from ingero.core.collectives.matching import match_collectives
 
 FLAG = 0  # the place of flags before a step; those of its pattern follow
 QUEUED_S = 30e-6  # after the end of the call before it: this kernel was ready and had to wait
+SAME_CALLS = 0.95  # of those of the step that has most
 AT_ONCE = 0.05  # of a transfer: neither end of it waited for longer
 
 
@@ -43,7 +44,7 @@ class StepCalls:
 def tabulate_calls(
     collectives: Collectives, measured: RecordSteps, steps: slice
 ) -> StepCalls | None:
-    """Return the calls of some steps; None where no step is known."""
+    """Return the calls of some steps; None where no step is known, or each has other calls."""
     of_step, of_place = _from_flag_to_flag(collectives, measured)
     rows = np.flatnonzero((of_step >= steps.start) & (of_step < steps.stop))
     if not (of_place[rows] > FLAG).any():
@@ -63,6 +64,8 @@ def tabulate_calls(
     tables[:, is_within, FLAG] = np.nan  # such a flag ends no step
     group = np.full(shape, -1, np.int64)
     group[at] = match_collectives(c)
+    if _differ(group):
+        return None
     slot = _slots(group)
     stream = np.full(slot.shape, -1, np.intp)
     stream[worker, at[2]] = np.unique(c.stream, return_inverse=True)[1].reshape(-1)
@@ -140,6 +143,12 @@ def last_ends(end: Floats) -> Floats:
     last = np.full((end.shape[0], end.shape[1], 1), np.nan)
     last[:, 1:] = np.where(np.isfinite(before), before, np.nan)
     return last
+
+
+def _differ(group: NDArray[np.int64]) -> bool:
+    """Whether most steps lack calls that others have: then nothing compares these call by call."""
+    known = (group[:, :, FLAG + 1 :] >= 0).sum(axis=(0, 2))
+    return bool((known < SAME_CALLS * known.max()).mean() > 0.5)
 
 
 def _slots(group: NDArray[np.int64]) -> NDArray[np.intp]:

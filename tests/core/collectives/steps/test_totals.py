@@ -1,0 +1,80 @@
+"""Steps that have only their bytes in common, since gradients are fused differently in each."""
+
+import numpy as np
+import pytest
+
+from ingero.core.collectives.columns import Ints
+from ingero.core.collectives.steps.totals import MOST_CALLS, cut_totals, find_total
+
+UNIT = 7 << 20
+
+
+def fused(steps: int, tensors: int = 12, share: float = 0.4, seed: int = 1) -> list[list[int]]:
+    """Return the sizes of the calls of each step: tensors in turn, fused as it happens."""
+    dice = np.random.default_rng(seed)
+    found = []
+    for _ in range(steps):
+        cuts = np.append(np.flatnonzero(dice.random(tensors - 1) < share) + 1, tensors)
+        found.append((np.diff(cuts, prepend=0) * UNIT).tolist())
+    return found
+
+
+def joined(steps: list[list[int]]) -> Ints:
+    return np.array([size for step in steps for size in step], np.int64)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.6])
+def test_the_total_of_a_step_is_found_wherever_records_begin(share: float) -> None:
+    volume = joined(fused(200, share=share))
+    for cut in (0, 1, 2, 3):
+        assert find_total(volume[cut:]) == 12 * UNIT
+
+
+def test_tensors_of_any_size_have_a_total() -> None:
+    dice = np.random.default_rng(4)
+    tensors = dice.integers(1 << 20, 1 << 26, 12)
+    steps = []
+    for _ in range(60):
+        cuts = np.append(np.flatnonzero(dice.random(11) < 0.4) + 1, 12)
+        steps.append([int(part.sum()) for part in np.split(tensors, cuts[:-1])])
+    assert find_total(joined(steps)) == int(tensors.sum())
+
+
+def test_an_evaluation_now_and_then_hides_nothing() -> None:
+    steps = fused(200)
+    for at in range(20, 200, 40):
+        steps[at] = [*steps[at], 3 * UNIT + 4096]
+    volume = joined(steps)
+    assert find_total(volume) == 12 * UNIT
+    begins, calls = cut_totals(volume, np.zeros(len(volume)), 12 * UNIT)
+    assert len(begins) >= 190
+    sums = [int(volume[at : at + n].sum()) for at, n in zip(begins, calls, strict=True)]
+    assert set(sums) == {12 * UNIT}
+
+
+@pytest.mark.parametrize("most", [2, 5, 40, 1000])
+def test_sizes_by_chance_have_no_total(most: int) -> None:
+    for seed in range(10):
+        dice = np.random.default_rng([seed, most])
+        assert find_total(dice.integers(1, most + 1, 600) * UNIT) == 0
+
+
+def test_calls_that_repeat_alike_say_nothing() -> None:
+    """A kind that repeats is found by itself; any multiple of equal calls would fit as well."""
+    assert find_total(np.full(400, UNIT)) == 0
+    assert find_total(np.tile([UNIT, 2 * UNIT], 200)) == 0
+    assert find_total(np.empty(0, np.int64)) == 0
+
+
+def test_a_step_begins_after_the_longer_silence_where_several_calls_may_begin_it() -> None:
+    """The first tensor is always alone, so steps could end after it as well."""
+    steps = [[UNIT, *step] for step in fused(60)]
+    volume = joined(steps)
+    first = np.cumsum([0, *map(len, steps)])[:-1]
+    silence = np.full(len(volume), 0.01)
+    silence[first] = 0.05
+    begins, calls = cut_totals(volume[1:], silence[1:], 13 * UNIT)
+    assert (begins + 1).tolist() == first[1:].tolist()
+    assert calls.max() <= MOST_CALLS
+    begins, _ = cut_totals(volume, silence, 13 * UNIT)
+    assert begins.tolist() == first.tolist()
