@@ -1,5 +1,7 @@
 """Medians of groups of rows, compared with numpy group by group."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -48,6 +50,16 @@ def test_a_single_row_has_no_peers() -> None:
         False,
         False,
     ]
+
+
+@given(integers(0, 2**32), tuples(integers(1, 7), integers(1, 7)), sampled_from([0, 1]))
+def test_nan_median_is_that_of_numpy(seed: int, shape: tuple[int, int], axis: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = np.where(rng.random(shape) < 0.4, np.nan, rng.normal(size=shape))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where nothing is known
+        wanted = np.nanmedian(table, axis=axis)
+    assert np.array_equal(nan_median(table, axis), wanted, equal_nan=True)
 
 
 def test_nan_median_is_nan_where_nothing_is_finite() -> None:

@@ -66,7 +66,10 @@ def nan_median(values: Column, axis: int) -> Column:
     columns = np.moveaxis(values, axis, 0)
     some = np.isfinite(columns).any(axis=0)
     result = np.full(columns.shape[1:], np.nan)
-    result[some] = np.nanmedian(columns[:, some], axis=0)
+    ordered = np.sort(columns[:, some], axis=0)  # NaN come last; faster than np.nanmedian
+    count = (~np.isnan(ordered)).sum(axis=0)
+    middle = np.stack(((count - 1) // 2, count // 2))
+    result[some] = np.take_along_axis(ordered, middle, axis=0).mean(axis=0)
     return result
 
 

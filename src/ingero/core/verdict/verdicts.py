@@ -112,10 +112,12 @@ def _doubt(registry: MemberRegistry, index: int) -> str:
     expected = float(registry.cohorts.expected[cohort])
     if expected < 2:
         return "nobody else has its role, so it may just have more work"
-    mine = rows.cohort[: rows.size] == cohort
-    slow = np.flatnonzero(mine & np.isin(rows.state[: rows.size], (SUSPECT, STRAGGLER)))
+    if expected >= FEW:
+        return ""
+    mine = np.flatnonzero(rows.cohort[: rows.size] == cohort)
+    slow = mine[np.isin(rows.state[mine], (SUSPECT, STRAGGLER))]
     alike = sum(_is_as_slow(rows, other, index) for other in slow.tolist())
-    if expected < FEW and alike >= 2:  # half of them or more
+    if alike >= 2:  # half of them or more
         return f"{alike} of {expected:.0f} are slow, so the others may be the unusual ones"
     return ""
 

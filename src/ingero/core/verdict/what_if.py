@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import Column, Index
+from ingero.core.robust import Column, Index, nan_median
 from ingero.core.verdict.advance_channel import advance_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
@@ -163,7 +163,7 @@ def loss_share(
     own = own[:, steps]
     if not own.size or blamed.all():
         return 0.0
-    typical = np.nanmedian(own, axis=0)
+    typical = nan_median(own, 0)
     slowest = np.nanmax(own, axis=0)
     without = np.fmax(np.nanmax(np.where(blamed[:, None], -np.inf, own), axis=0), typical)
     slowest, without = np.maximum(slowest, pace_s), np.maximum(without, pace_s)
