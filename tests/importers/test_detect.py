@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,24 @@ def test_a_bad_line_of_records_is_named_by_number(tmp_path: Path) -> None:
     path.write_text(f"{lines[0]}\n{lines[2]}\n")
     with pytest.raises(ForeignFile, match=r"line 2: gpu_stop_ns 3 is before gpu_start_ns 9"):
         load([path])
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ((), "there are no files"),
+        (("a.txt",), "the only file has no known format (see `ingero blame --help`)"),
+        (("a.txt", "b.db"), "none of the 2 files has a known format (see `ingero blame --help`); "
+         "name a trace database itself: "),
+    ],
+)  # fmt: skip
+def test_a_folder_without_recordings_says_what_it_has(
+    files: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).write_text("no recording")
+    with pytest.raises(ForeignFile, match=re.escape(f"nothing to read in {tmp_path}: {why}")):
+        load([tmp_path])
 
 
 def test_missing_paths_and_large_files_are_refused(tmp_path: Path) -> None:

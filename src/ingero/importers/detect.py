@@ -142,7 +142,10 @@ def _problems_noted(path: Path, inputs: Inputs) -> Iterator[None]:
 
 
 def _unrecognised(paths: Sequence[Path]) -> str:
-    found = f"none of {len(paths)} files was recognised"
+    if not paths:
+        return "there are no files"
+    none = "the only file has no" if len(paths) == 1 else f"none of the {len(paths):,} files has a"
+    found = f"{none} known format (see `ingero blame --help`)"
     databases = [path for path in paths if path.suffix == ".db"]
     return f"{found}; name a trace database itself: {databases[0]}" if databases else found
 
