@@ -75,15 +75,19 @@ def ask(echo: EchoProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_f105_the_curl_examples_of_the_docs_run(echo: EchoProcess) -> None:
-    first, gate = re.findall(r"```bash\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
-    reply = subprocess.run(
-        ["bash", "-ec", first],
-        env=environment(echo),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
+    table, first, gate = re.findall(r"```bash\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    rows, reply = (
+        subprocess.run(
+            ["bash", "-ec", each],
+            env=environment(echo),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        for each in (table, first)
     )
+    assert rows.stdout.split() == ["1", "1"]
     assert json.loads(reply.stdout)["data"]["stragglers"][0]["node_id"] == "gpu-2"
     assert (
         subprocess.run(
