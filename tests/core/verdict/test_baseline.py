@@ -45,6 +45,19 @@ def test_a_baseline_is_the_mean_and_spread_of_its_history() -> None:
     assert not rows.is_uneven[:RANKS].any()
 
 
+@pytest.mark.parametrize(("used", "is_forgotten"), [(60, True), (HISTORY, False)])
+def test_a_first_baseline_of_calm_and_slow_samples_is_forgotten_and_no_full_one(
+    used: int, is_forgotten: bool
+) -> None:
+    """Whoever is suspected for the first time after many minutes has a good baseline."""
+    registry = calm_world()
+    rows = registry.rows
+    rows.state[2], rows.samples[:RANKS], rows.baseline_samples[:RANKS] = SUSPECT, 960, used
+    rows.own_scale[:RANKS], rows.latest[:RANKS] = 0.05, np.float32(0.1)
+    baseline.relearn(rows, registry.cohorts, np.array([2]))
+    assert (rows.baseline_samples[2] == 0) == is_forgotten
+
+
 def test_a_baseline_excuses_at_most_five_percent() -> None:
     history = noise()
     history[2] += 0.2

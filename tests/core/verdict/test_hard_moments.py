@@ -81,6 +81,17 @@ def test_a_fault_that_begins_during_the_warm_up_is_named(begin_s: int) -> None:
     assert blamed(run_labelled(own)) == {5}
 
 
+@pytest.mark.parametrize("by", [0.15, -0.15])
+def test_stages_of_a_job_that_began_at_another_pace_are_measured_at_its_own(by: float) -> None:
+    """What it showed at first is not what its ranks usually take, and no peer hides anything."""
+    own = steady(460, 8, 7, common=0.005) + np.arange(8) % 4 * 0.2
+    own[:20] += np.log1p(by)
+    own[400:, 3] += np.log1p(0.20)
+    found = run_labelled(own, lambda rank: {"role": f"pp{rank % 4}"})
+    named = [v for _, v in found if v.state is VerdictState.STRAGGLER]
+    assert [(v.rank, v.excess) for v in named] == [(3, pytest.approx(0.19, abs=0.01))]
+
+
 def test_slowness_that_grows_in_steps_is_one_episode_and_its_loss_grows() -> None:
     own = steady(420, 8, 2)
     for at, more in ((200, 0.05), (260, 0.05), (320, 0.06)):

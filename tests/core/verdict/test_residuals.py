@@ -78,9 +78,8 @@ def test_steps_wait_since_their_first_sample() -> None:
     assert buffer.close(cohort_of, live, wait_s, 99.0) == []
 
 
-@pytest.mark.parametrize(("per_sample", "steps"), [(0, [5]), (2, [4, 5]), (9, range(6))])
-def test_the_latest_own_times_show_what_a_job_shares(per_sample: int, steps: list[int]) -> None:
-    """Two of three are 10 % above their baselines in the steps of a sample: so is the third."""
+def stages(shown: list[float], steps: list[int], per_sample: int = 0) -> MemberRegistry:
+    """Return stages of one rank each, with such logarithms of own time and a baseline of zero."""
     registry = MemberRegistry(POLICY)
     for rank in range(4):
         registry.put(member(f"n{rank}", rank, role=f"stage{rank}"), 0.0)
@@ -90,12 +89,42 @@ def test_the_latest_own_times_show_what_a_job_shares(per_sample: int, steps: lis
     rows.own_s[:4] = 1.0
     noise = np.linspace(-0.04, 0.04, len(steps)) if len(steps) > 1 else np.zeros(1)
     for step, by in zip(steps, noise, strict=True):
-        rows.own_s[:4, step] = np.exp(by + np.array([0.0, 0.1, 0.2, 0.3]))
+        rows.own_s[:4, step] = np.exp(by + np.array(shown))
+    return registry
+
+
+@pytest.mark.parametrize(("per_sample", "steps"), [(0, [5]), (2, [4, 5]), (9, range(6))])
+def test_the_latest_own_times_show_what_a_job_shares(per_sample: int, steps: list[int]) -> None:
+    """Two of three are 10 % above their baselines in the steps of a sample: so is the third."""
+    registry = stages([0.0, 0.1, 0.2, 0.3], steps, per_sample)
+    registry.cohorts.is_restless[1:5] = True
+    rows = registry.rows
     residuals.find_common(registry, np.ones(4, bool))
     assert rows.common[:4] == pytest.approx([0.2, 0.2, 0.1, 0.1])
+    assert rows.baseline_log_own[:4].tolist() == [0.0] * 4
     registry.cohorts.is_small[:] = False  # its small stages are gone: the others share nothing
     residuals.find_common(registry, np.ones(4, bool))
     assert rows.common[:4].tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize(("samples", "moved"), [(0, 0.15), (4, 0.03), (1000, 0.0015)])
+def test_what_a_calm_job_shares_becomes_usual_for_all_of_its_members(
+    samples: int, moved: float
+) -> None:
+    """All move by the same, so what each differs by from the others stays as it is."""
+    registry = stages([0.0, 0.1, 0.2, 0.3], [5])
+    rows = registry.rows
+    rows.samples[:4] = samples
+    residuals.find_common(registry, np.ones(4, bool))
+    assert rows.baseline_log_own[:4] == pytest.approx([moved] * 4)
+    assert rows.common[:4] + moved == pytest.approx([0.2, 0.2, 0.1, 0.1])
+
+
+def test_nothing_becomes_usual_during_an_event_of_the_job() -> None:
+    registry = stages([0.1] * 4, [5])
+    registry.cohorts.reason_since_s[2] = 100.0
+    residuals.find_common(registry, np.ones(4, bool))
+    assert registry.rows.baseline_log_own[:4].tolist() == [0.0] * 4
 
 
 def test_the_first_steps_of_a_baseline_count_alike_and_later_ones_slowly() -> None:

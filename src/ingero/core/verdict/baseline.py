@@ -102,7 +102,9 @@ def _is_stuck(rows: MemberRows, members: Index, spread: Column) -> NDArray[np.bo
     Both together seem to scatter so much that nothing is certain, and while it is suspected nothing
     else is learned.
     """
-    is_first = rows.samples[members] >= 4 * rows.baseline_samples[members]
+    used = rows.baseline_samples[members]
+    # Whoever is healthy has a full history by then.
+    is_first = (rows.samples[members] >= 4 * used) & (used < HISTORY)
     is_first &= rows.state[members] == SUSPECT
     return np.asarray(is_first & (spread < CALMER * rows.own_scale[members]), bool)
 

@@ -6,7 +6,7 @@ The residual of a member is the logarithm of its own time minus that of its peer
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import Column, Index, peer_medians
+from ingero.core.robust import Column, Index, group_medians, peer_medians
 from ingero.core.verdict.advance_channel import close_advances, keep_advances
 from ingero.core.verdict.baseline import first_history, learn, relearn
 from ingero.core.verdict.events.links import follow_transfer, time_inside
@@ -23,6 +23,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio
 MIN_MEMBERS = 3  # in a cohort, for a comparison with peers
 SMOOTH = 0.2
 SLOWLY = 0.02
+TOGETHER = 0.01  # per second: how fast a whole job's own times become usual; nobody is suspected
 LEAST_OWN = 0.02  # of a step, added to every own time
 CALM = 0.1  # of the decision limit: above it a member may be slow already
 
@@ -106,7 +107,8 @@ def _turns(member: Index) -> list[Index]:
 def find_common(registry: MemberRegistry, live: NDArray[np.bool_]) -> None:
     """Find what all members of a job share now, for cohorts that are too small to tell.
 
-    It is the median over the other members of how far each is from its own baseline.
+    It is the median over the other members of how far each is from its own baseline. While nobody
+    in the job is suspected, it becomes usual.
     """
     rows, cohorts = registry.rows, registry.cohorts
     is_small = cohorts.is_small[: cohorts.size] & ~cohorts.is_alone[: cohorts.size]
@@ -119,7 +121,26 @@ def find_common(registry: MemberRegistry, live: NDArray[np.bool_]) -> None:
     members = members[np.argsort(rows.job[members], kind="stable")]
     away = _recent_log_own(registry, members) - rows.baseline_log_own[members]
     if len(members):
+        away -= _move_baselines(registry, members, away)
         rows.common[members] = np.nan_to_num(peer_medians(rows.job[members], away))
+
+
+def _move_baselines(registry: MemberRegistry, members: Index, away: Column) -> Column:
+    """Move the usual own times of calm jobs towards what all of their members show.
+
+    All members of a job move by the same, so none seems slower or faster than before. Returns by
+    how much each of these members moved.
+    """
+    rows, cohorts, size = registry.rows, registry.cohorts, registry.rows.size
+    jobs = int(rows.job[:size].max()) + 1
+    shared = np.nan_to_num(group_medians(rows.job[members], away, jobs))
+    # The first seconds count alike, as the first steps of each member do.
+    seconds = np.nan_to_num(group_medians(rows.job[members], rows.samples[members], jobs))
+    moved = shared * np.maximum(TOGETHER, 1 / (seconds + 1))
+    is_restless = cohorts.is_restless | ~np.isnan(cohorts.reason_since_s)
+    moved[rows.job[:size][is_restless[rows.cohort[:size]]]] = 0.0
+    rows.baseline_log_own[:size] += moved[rows.job[:size]]
+    return np.asarray(moved[rows.job[members]], np.float64)
 
 
 def _recent_log_own(registry: MemberRegistry, members: Index) -> Column:
