@@ -7,10 +7,7 @@ import pytest
 from tests.support.verdict_tables import POLICY, world
 
 from ingero.core.verdict import baseline
-from ingero.core.verdict.decision import _channels, _has_effect
-from ingero.core.verdict.events import fleet_events
-from ingero.core.verdict.events.groups import Group, Groups
-from ingero.core.verdict.fast_channel import (
+from ingero.core.verdict.channels.fast import (
     is_persistent,
     lasting_samples,
     margin_of_error,
@@ -18,6 +15,9 @@ from ingero.core.verdict.fast_channel import (
     recent_effect,
     update_fast,
 )
+from ingero.core.verdict.decision import _channels, _has_effect
+from ingero.core.verdict.events import fleet_events
+from ingero.core.verdict.events.groups import Group, Groups
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.table import (
     ADVANCE,

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from tests.support.verdict_tables import PEERS, POLICY, world
 
-from ingero.core.verdict.advance_channel import (
+from ingero.core.verdict.channels.advance import (
     advance_effect,
     close_advances,
     is_own_delay,
     keep_advances,
 )
+from ingero.core.verdict.channels.stall import stall_period, stalls_more_than_peers, update_stalls
 from ingero.core.verdict.job_steps import (
     close_steps,
     find_calm,
@@ -21,7 +22,6 @@ from ingero.core.verdict.job_steps import (
 )
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
-from ingero.core.verdict.stall_channel import stall_period, stalls_more_than_peers, update_stalls
 from ingero.core.verdict.table import (
     CHRONIC,
     HEALTHY,

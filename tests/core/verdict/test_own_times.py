@@ -103,12 +103,16 @@ def test_every_sample_comes_out_once_in_any_order_of_arrival(
 
 
 def test_the_range_of_own_times_is_closed() -> None:
-    own = np.array([0.9e-9, 1e-9, 1e6, 1.1e6])
-    found = make_batch(np.arange(4), own, np.arange(4), span_s=np.arange(4.0))
-    assert found.own_s.tolist() == [1e-9, 1e6]
-    assert found.span_s.tolist() == [1.0, 2.0]
-    assert np.isnan(found.idle_s).all()
-    assert make_batch(np.array([0]), np.array([1.0])).step.tolist() == [-1]
+    own = np.array([0.9e-9, 1e-9, 1e6, 1.1e6, np.nan, -1.0])
+    found = make_batch(np.arange(6), own, np.arange(6))
+    assert (found.own_s.tolist(), found.step.tolist()) == ([1e-9, 1e6], [1, 2])
+
+
+def test_an_own_time_of_nothing_is_a_small_part_of_its_step() -> None:
+    """Collectives hide all compute of some steps; leaving these out would change what is usual."""
+    own, span = np.array([0.0, 0.5, 0.0, -1.0]), np.array([2.0, 2.0, 0.0, 2.0])
+    found = make_batch(np.arange(4), own, np.arange(4), span_s=span)
+    assert (found.own_s.tolist(), found.step.tolist()) == ([0.002, 0.5], [0, 1])
 
 
 def test_the_last_sample_of_each_member_is_the_latest() -> None:

@@ -11,14 +11,14 @@ from tests.support.step_tables import CALM, with_steps
 from tests.support.verdict_tables import POLICY, world
 
 from ingero.core.verdict import baseline, residuals
-from ingero.core.verdict.advance_channel import _learn as learn_advances
-from ingero.core.verdict.advance_channel import close_advances
 from ingero.core.verdict.baseline import YOUNG, forget_start, relearn
+from ingero.core.verdict.channels.advance import _learn as learn_advances
+from ingero.core.verdict.channels.advance import close_advances
+from ingero.core.verdict.channels.stall import update_stalls
 from ingero.core.verdict.job_steps import BLOCK
 from ingero.core.verdict.loss import change_of_step
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.own_times import FrameBuffer, make_batch
-from ingero.core.verdict.stall_channel import update_stalls
 from ingero.core.verdict.table import (
     HISTORY,
     RECENT_HISTORY,

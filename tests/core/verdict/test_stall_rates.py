@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ingero.core.verdict.stall_channel import (
+from ingero.core.verdict.channels.stall import (
     AS_LONG,
     STALL_CHANCE,
     TINY,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tests.support.verdict_tables import POLICY, world
 
-from ingero.core.verdict.members import MemberRegistry
-from ingero.core.verdict.step_channel import (
+from ingero.core.verdict.channels.step import (
     _behind,
     find_behind,
     is_job_slower,
@@ -15,6 +14,7 @@ from ingero.core.verdict.step_channel import (
     slow_since,
     update_steps,
 )
+from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.table import STEP_SAMPLES, CohortRows
 
 NOISE = 0.01
@@ -242,6 +242,24 @@ def test_one_far_sample_proves_little() -> None:
     assert found(registry, 5) is None
 
 
+@pytest.mark.parametrize(("low", "who"), [(0.10, 0), (0.03, None)])
+def test_a_hiccup_beside_samples_that_are_slow_by_chance_is_no_slowdown(
+    low: float, who: int | None
+) -> None:
+    """Three samples at 15 scales and two at ten are one slowdown; two at three scales are not."""
+    registry = behind(0.15, length=5)
+    registry.rows.latest[0, [55, 59]] = low
+    assert found(registry, 5) == who
+
+
+@pytest.mark.parametrize(("away", "who"), [(0.001, 0), (0.018, None)])
+def test_samples_that_are_far_apart_prove_less(away: float, who: int | None) -> None:
+    """Half of twenty samples at 3.5 scales and half at nothing are no slowdown that lasts."""
+    registry = behind(0.017, length=20)
+    registry.rows.latest[0, 40:60] += np.tile([away, -away], 10)
+    assert found(registry, 20) == who
+
+
 @pytest.mark.parametrize(("excess", "who"), [(0.014, None), (0.016, 0)])
 def test_it_must_be_slower_by_what_counts_at_all(excess: float, who: int | None) -> None:
     assert found(behind(excess, scale=0.003)) == who
@@ -252,6 +270,14 @@ def test_it_must_explain_a_quarter_of_what_the_steps_grew_by(own_s: float, who: 
     """Steps grew by 0.2 s; 3 % of own time are 30 or 61 ms, of which 50 are needed."""
     registry = behind(0.03, rise=0.2)
     registry.rows.baseline_log_own[0] = math.log(own_s)
+    assert found(registry) == who
+
+
+@pytest.mark.parametrize(("is_twinned", "who"), [(False, None), (True, 0)])
+def test_a_twin_explains_what_it_comes_late_by(is_twinned: bool, who: int | None) -> None:
+    """Steps of 1.2 s grew by 0.2 s: 30 ms of own time are too little, a tenth of a step is not."""
+    registry = behind(0.03, rise=0.2)
+    registry.rows.advance_recent[0], registry.cohorts.is_twinned[1] = 0.1, is_twinned
     assert found(registry) == who
 
 

@@ -10,8 +10,8 @@ from tests.support.verdict_world import ONSET, blamed, noise, run, slowed
 from ingero.contract.verdict import VerdictState
 from ingero.core.scale import qn, thinned
 from ingero.core.verdict.baseline import filled
-from ingero.core.verdict.fast_channel import plain_effect, recent_effect
-from ingero.core.verdict.stall_channel import stalls_more_than_peers
+from ingero.core.verdict.channels.fast import plain_effect, recent_effect
+from ingero.core.verdict.channels.stall import stalls_more_than_peers
 from ingero.core.verdict.table import MemberRows
 
 

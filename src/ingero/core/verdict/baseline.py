@@ -27,6 +27,7 @@ from ingero.core.verdict.table import (
     CohortRows,
     MemberRows,
 )
+from ingero.core.verdict.twins import find_twins
 
 YOUNG = 1800  # samples in which restless first minutes are learned again
 CALMER = 0.6  # of the learned scale: chance alone does not make a window of sixty so calm
@@ -193,6 +194,7 @@ def due(rows: MemberRows, cohorts: CohortRows, policy: VerdictPolicy) -> Index:
 
 def compute(rows: MemberRows, cohorts: CohortRows, members: Index, policy: VerdictPolicy) -> None:
     """Compute the baselines of members, then the limits of everybody in their cohorts."""
+    find_twins(rows, cohorts, members)
     first = members[rows.baseline_samples[members] == 0]
     # Who is slow from the next sample on was not before it.
     rows.rose_at[first] = rows.stall_rose_at[first] = cohorts.step_samples[rows.cohort[first]]

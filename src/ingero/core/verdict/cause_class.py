@@ -13,9 +13,9 @@ import numpy as np
 
 from ingero.contract.verdict import CauseClass, Verdict
 from ingero.core.robust import Column, Index
+from ingero.core.verdict.channels.stall import do_steps_stall, is_now_and_then
 from ingero.core.verdict.loss import MIN_LOSS, Loss
 from ingero.core.verdict.members import MemberRegistry
-from ingero.core.verdict.stall_channel import do_steps_stall, is_now_and_then
 from ingero.core.verdict.table import ALARM_FRAMES, CHRONIC, FRAMES, STALL, MemberRows
 from ingero.core.verdict.what_if import own_shown, recent_frames
 

@@ -4,18 +4,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index
-from ingero.core.verdict.advance_channel import advance_effect, has_advance, is_own_delay
 from ingero.core.verdict.baseline import is_refined
-from ingero.core.verdict.fast_channel import is_persistent, margin_of_error, plain_effect
-from ingero.core.verdict.job_steps import rose_at
-from ingero.core.verdict.members import MemberRegistry
-from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
-from ingero.core.verdict.stall_channel import (
+from ingero.core.verdict.channels.advance import advance_effect, has_advance, is_own_delay
+from ingero.core.verdict.channels.fast import is_persistent, margin_of_error, plain_effect
+from ingero.core.verdict.channels.stall import (
     STALL_LIMIT,
     is_now_and_then,
     stalls_more_than_peers,
 )
-from ingero.core.verdict.step_channel import growth_of_steps, slow_since
+from ingero.core.verdict.channels.step import growth_of_steps, slow_since
+from ingero.core.verdict.job_steps import rose_at
+from ingero.core.verdict.members import MemberRegistry
+from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
 from ingero.core.verdict.table import (
     ADVANCE,
     CHRONIC,
@@ -285,10 +285,12 @@ def _only_passes_on(registry: MemberRegistry, suspects: Mask) -> Mask:
 
     Peers that wait for a slow rank compute meanwhile, so their own times fall. One that waits for
     it elsewhere, and keeps its own group waiting, hides less of its work and seems slow beside
-    them. Steps grow only with the own time of whoever is behind it.
+    them. Steps grow only with the own time of whoever is behind it. Own times of twins vary by more
+    than they grow.
     """
     rows, found = registry.rows, np.zeros(registry.rows.size, bool)
     asked = suspects & np.isin(rows.channel[: rows.size], (FAST, ADVANCE))
+    asked &= ~registry.cohorts.is_twinned[rows.cohort[: rows.size]]
     for index in np.flatnonzero(asked).tolist():
         if growth_of_steps(registry.cohorts, int(rows.cohort[index])) >= GREW:
             found[index] = _own_growth(registry, index) < 0

@@ -3,7 +3,7 @@
 It uses no clock, no randomness and no I/O: the same calls give the same bytes. The path of a
 measurement through this package, by module:
 
-    own_times → residuals → fast_channel, stall_channel (against a baseline) → decision,
+    own_times → residuals → channels (against a baseline) → decision,
     fleet_events → episodes → verdicts (with price and cause)
 
 `table` declares everything that is remembered, `members` says whose row is whose.
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import Verdict
 from ingero.core.robust import Column, Index
 from ingero.core.verdict import baseline
+from ingero.core.verdict.channels.fast import recent_effect
+from ingero.core.verdict.channels.step import learn_steps
 from ingero.core.verdict.episodes import Episodes
-from ingero.core.verdict.fast_channel import recent_effect
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.own_times import UNNUMBERED, FrameBuffer, SampleBatch, select
 from ingero.core.verdict.policy import VerdictPolicy
@@ -31,7 +32,6 @@ from ingero.core.verdict.residuals import (
     take_late,
     take_unnumbered,
 )
-from ingero.core.verdict.step_channel import learn_steps
 from ingero.core.verdict.table import STRAGGLER
 
 # A cohort that is still too small then is compared with its own baseline; roles are found when all
@@ -268,7 +268,12 @@ class VerdictEngine:
         for cohort in np.flatnonzero(is_few & ~is_old & (age_s >= SMALL_ROLE_AFTER_S)).tolist():
             is_old[cohort] = bool(self.registry.role_of(cohort))
         is_small = np.where(is_old, is_few, cohorts.is_small[:size])
-        changed = np.flatnonzero(is_small != cohorts.is_small[:size])
+        was_twinned = cohorts.is_twinned[:size].copy()
+        cohorts.is_twinned[:size] &= is_small & (expected == 2)
+        is_other = (is_small != cohorts.is_small[:size]) | (
+            cohorts.is_twinned[:size] != was_twinned
+        )
+        changed = np.flatnonzero(is_other)
         cohorts.is_small[:size] = is_small
         of_job = np.bincount(cohorts.job[:size], expected)
         cohorts.is_alone[:size] = is_small & (of_job[cohorts.job[:size]] <= MIN_MEMBERS)

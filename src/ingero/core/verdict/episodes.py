@@ -8,10 +8,11 @@ import numpy as np
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.robust import Column
 from ingero.core.verdict.baseline import first_history
+from ingero.core.verdict.channels.fast import recent_effect
+from ingero.core.verdict.channels.step import find_behind, slow_since
 from ingero.core.verdict.decision import Mask, decide, reset_channels
 from ingero.core.verdict.events.carried import find_carried
 from ingero.core.verdict.events.job_events import JobEvents
-from ingero.core.verdict.fast_channel import recent_effect
 from ingero.core.verdict.job_steps import (
     CalmSteps,
     find_calm,
@@ -21,7 +22,6 @@ from ingero.core.verdict.job_steps import (
 )
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.step_channel import find_behind, slow_since
 from ingero.core.verdict.table import CHRONIC, HEALTHY, RECOVERING, STALL, STRAGGLER, SUSPECT
 from ingero.core.verdict.verdicts import describe_member
 from ingero.core.verdict.what_if import recent_frames

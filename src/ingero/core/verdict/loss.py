@@ -11,6 +11,7 @@ import numpy as np
 
 from ingero.core.cost import loss_per_hour
 from ingero.core.robust import Column, Index
+from ingero.core.verdict.channels.step import slow_since
 from ingero.core.verdict.job_steps import (
     BLOCK,
     FLOOR,
@@ -21,7 +22,6 @@ from ingero.core.verdict.job_steps import (
 )
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.step_channel import slow_since
 from ingero.core.verdict.table import STALL, STEP_SAMPLES
 from ingero.core.verdict.what_if import AT_MOST, job_usd, most_lost, part_of_loss
 

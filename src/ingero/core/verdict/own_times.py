@@ -1,6 +1,6 @@
 """Own times on their way into the engine, held until the step they belong to is complete."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,8 @@ from ingero.core.robust import Column, Index, sorted_order
 
 UNNUMBERED = -1  # a step that its sender did not number
 SHORTEST_S, LONGEST_S = 1e-9, 1e6  # an own time outside this range is not a measurement
+# Of its step: an own time is taken for no less. Where collectives hide all compute, it is 0.
+HIDDEN = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,9 @@ def make_batch(
             )
         ),
     )
+    least = np.where(own >= 0, np.nan_to_num(HIDDEN * batch.span_s), own)
+    own = np.maximum(own, least)
+    batch = replace(batch, own_s=own)
     valid = (own >= SHORTEST_S) & (own <= LONGEST_S)
     return batch if valid.all() else select(batch, valid)
 

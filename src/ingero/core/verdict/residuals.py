@@ -7,17 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index, group_medians, peer_medians
-from ingero.core.verdict.advance_channel import close_advances, keep_advances
 from ingero.core.verdict.baseline import first_history, learn, relearn
+from ingero.core.verdict.channels.advance import close_advances, keep_advances
+from ingero.core.verdict.channels.fast import update_fast
+from ingero.core.verdict.channels.stall import update_stalls
+from ingero.core.verdict.channels.step import update_steps
 from ingero.core.verdict.events.links import follow_transfer, time_inside
-from ingero.core.verdict.fast_channel import update_fast
 from ingero.core.verdict.job_steps import close_steps, follow_steps
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.own_times import Frame, SampleBatch, latest, select
 from ingero.core.verdict.pace import follow_pace
-from ingero.core.verdict.stall_channel import update_stalls
-from ingero.core.verdict.step_channel import update_steps
 from ingero.core.verdict.table import CLOSED, FRAMES, HEALTHY, RECENT_HISTORY, CohortRows
+from ingero.core.verdict.twins import against_twins, note_apart
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio
 MIN_MEMBERS = 3  # in a cohort, for a comparison with peers
@@ -207,9 +208,8 @@ def _take(
     members = batch.member
     # A cohort that is too small is compared with its own baselines and the whole job.
     own = np.nan_to_num(rows.baseline_log_own[members]) * ~cohorts.is_alone[cohort]
-    _keep_residuals(
-        registry, batch, np.where(cohorts.is_small[cohort], own + rows.common[members], middle)
-    )
+    middle = np.where(cohorts.is_small[cohort], own + rows.common[members], middle)
+    _keep_residuals(registry, batch, middle)
     present = _advance_cohorts(registry, batch, cohort, levels, now_s)
     per_sample = cohorts.frames_per_sample
     is_complete = (per_sample > 0) & (cohorts.frames % np.maximum(per_sample, 1) == 0)
@@ -222,16 +222,17 @@ def _keep_residuals(registry: MemberRegistry, batch: SampleBatch, middle: Column
     """Add the residuals of one step to the stall channel and to the samples being made."""
     rows, cohorts, members = registry.rows, registry.cohorts, batch.member
     own = _log_own(registry, members, batch.own_s)
-    residual = own - middle
+    residual = against_twins(rows, cohorts, members, own, own - middle)
     _keep_step(registry, batch, own, rows.cohort[members])
     step = np.where(batch.step < 0, rows.frames[members], batch.step)
     warm = rows.baseline_samples[members] > 0
     if warm.any():
         judged, own_s = members[warm], np.exp(own[warm])
-        of_step = (residual[warm], step[warm], batch.span_s[warm])
+        of_step = ((own - middle)[warm], step[warm], batch.span_s[warm])
         update_stalls(rows, cohorts, judged, *of_step, own_s)
-    rows.residual_sum[members] += residual
-    rows.residual_count[members] += 1
+    known = ~np.isnan(residual)
+    rows.residual_sum[members[known]] += residual[known]
+    rows.residual_count[members[known]] += 1
     keep_advances(rows, cohorts, batch)
 
 
@@ -265,6 +266,8 @@ def _follow_baselines(
     rows, members = registry.rows, batch.member
     calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.limit[members])
     calm &= np.isnan(registry.cohorts.reason_since_s[cohort])
+    # Twins vary alike: what one of them learned alone, the other one would seem to lack.
+    calm &= ~np.isin(cohort, cohort[~calm & registry.cohorts.is_twinned[cohort]])
     # A whole sample of steps is learned before the channel can react, so each step weighs less.
     per_sample = np.maximum(registry.cohorts.frames_per_sample[cohort], 1)
     # The first steps count alike: following the very first slowly, it would stay for a minute.
@@ -305,6 +308,7 @@ def _close_samples(registry: MemberRegistry, members: Index) -> None:
     residual = rows.residual_sum[members] / rows.residual_count[members]
     rows.residual_sum[members] = 0.0
     rows.residual_count[members] = 0.0
+    note_apart(rows, registry.cohorts, members, residual)
     warm = rows.baseline_samples[members] > 0
     update_fast(rows, registry.cohorts, members[warm], residual[warm])
     learn(rows, registry.cohorts, members, residual)

@@ -64,6 +64,7 @@ class MemberRows(Rows):
     own_scale = floats(_UNKNOWN)  # spread of this member's residuals
     scale = floats(_UNKNOWN)  # that spread, or the cohort's where it is larger
     correlation = floats()  # lag-one autocorrelation of the residuals
+    lone_scale = floats(_UNKNOWN)  # of a twin: that spread around its own past
     is_uneven = flags()  # batches always differ from rank to rank
     baseline_log_own = floats(_UNKNOWN)  # log own time while healthy
     # Seconds of GPU idle time above the peers' median while healthy: hosts differ by nature.
@@ -155,6 +156,9 @@ class CohortRows(Rows):
     expected = floats()  # members that should report
     is_small = flags()  # fewer than three members: compared with the baselines of the whole job
     is_alone = flags()  # small, and the job has too few other members to compare with
+    is_twinned = flags()  # its two members vary alike, and are compared with each other
+    apart = floats32(_UNKNOWN, width=RECENT_HISTORY)  # last samples of one less those of the other
+    apart_samples = integers()
     is_split = flags()  # two groups that no label explains
 
     # pace

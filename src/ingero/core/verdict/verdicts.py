@@ -10,14 +10,14 @@ import numpy as np
 from ingero.contract.collective import CollectiveSource
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.durations import readable_seconds
-from ingero.core.verdict.advance_channel import advance_effect
 from ingero.core.verdict.cause_class import class_of
-from ingero.core.verdict.fast_channel import margin_of_error
+from ingero.core.verdict.channels.advance import advance_effect
+from ingero.core.verdict.channels.fast import margin_of_error
+from ingero.core.verdict.channels.stall import stall_period
 from ingero.core.verdict.job_steps import CalmSteps
 from ingero.core.verdict.loss import Loss, measure_loss
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.stall_channel import stall_period
 from ingero.core.verdict.table import (
     ADVANCE,
     CHRONIC,
@@ -140,6 +140,8 @@ def _reference(registry: MemberRegistry, index: int, peers: int) -> str:
     cohorts, cohort = registry.cohorts, registry.rows.cohort[index]
     if cohorts.is_alone[cohort]:
         return "its own baseline (fewer than 3 members)"
+    if cohorts.is_twinned[cohort]:
+        return "the other rank with its role"
     if cohorts.is_small[cohort]:
         return "its own baseline and the other ranks of the job"
     return f"the median of {peers} peers"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index, nan_median
-from ingero.core.verdict.advance_channel import advance_effect
+from ingero.core.verdict.channels.advance import advance_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.table import (

@@ -8,8 +8,8 @@ import numpy as np
 from ingero.contract.live import LiveRank, LiveRanks, LiveSteps, encode_message
 from ingero.core.live.strip import StepStrip
 from ingero.core.robust import nan_median
-from ingero.core.verdict.advance_channel import advance_effect
-from ingero.core.verdict.fast_channel import recent_effect
+from ingero.core.verdict.channels.advance import advance_effect
+from ingero.core.verdict.channels.fast import recent_effect
 from ingero.core.verdict.table import FRAMES, RECENT
 
 if TYPE_CHECKING:

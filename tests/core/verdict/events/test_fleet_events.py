@@ -127,6 +127,16 @@ def test_a_cohort_that_is_slower_as_a_whole_excuses_nobody_and_is_not_said_twice
     assert judged(cohorts, grouped=True, now_s=1071.0) == ([CLEAR], [False])
 
 
+@pytest.mark.parametrize(("expected", "event"), [(2.0, CLEAR), (8.0, SLOWER)])
+def test_a_slow_member_explains_the_few_others_of_its_role(expected: float, event: int) -> None:
+    cohorts = cohorts_of(1)
+    cohorts.expected[0], cohorts.level[0] = expected, math.log1p(0.30)
+    cohorts.is_restless[0] = True
+    for second in range(61):
+        (found,), _ = judged(cohorts, live=expected, known=expected, now_s=1000.0 + second)
+    assert found == event
+
+
 def test_a_cohort_on_its_way_back_is_not_slower_as_a_whole() -> None:
     cohorts = cohorts_of(1)
     cohorts.level[0] = math.log1p(0.30)

@@ -9,7 +9,7 @@ wait is left when what they waited for is taken off.
 import numpy as np
 
 from ingero.core.robust import Column, Index
-from ingero.core.verdict.advance_channel import advance_effect
+from ingero.core.verdict.channels.advance import advance_effect
 from ingero.core.verdict.decision import Mask
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy

@@ -148,6 +148,8 @@ def _reasons(
     together = (share > limit) & (moving >= 2) & ((judged >= FEW) | (moving >= judged))
     coverage = live < MIN_COVERAGE * expected
     slower = _is_slower(cohorts, now_s) & (expected > 1)  # a single member may have more work
+    # A slow member moves the few others of its role, too, and explains them.
+    slower &= ~(is_few & cohorts.is_restless[:size] & (cohorts.event[:size] == CLEAR))
     # A job that is slower as a whole slows some members down more than others.
     together &= ~(slower & (cohorts.event[:size] == SLOWER))
     split = cohorts.is_split[:size] & (expected > 0)  # not when the job has ended

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.robust import Column
 from ingero.core.verdict.baseline import adopt_excuse, end_excuse, excuse_rise
+from ingero.core.verdict.channels.fast import margin_of_error, recent_effect
+from ingero.core.verdict.channels.step import growth_of_steps
 from ingero.core.verdict.decision import Mask
 from ingero.core.verdict.events import fleet_events
 from ingero.core.verdict.events.describe import (
@@ -19,10 +21,8 @@ from ingero.core.verdict.events.groups import Groups
 from ingero.core.verdict.events.links import judge_links
 from ingero.core.verdict.events.moves import Moves
 from ingero.core.verdict.events.structural import Finding, Recurrences, find_structural
-from ingero.core.verdict.fast_channel import margin_of_error, recent_effect
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.step_channel import growth_of_steps
 from ingero.core.verdict.table import FAST, FEW, RECENT, SUSPECT
 
 # Of what the steps grew by, both as logarithms: own time is a part of the step, so a group whose

@@ -10,9 +10,9 @@ import numpy as np
 from ingero.core import periods
 from ingero.core.durations import readable_seconds
 from ingero.core.verdict.baseline import is_refined
+from ingero.core.verdict.channels.stall import MIN_ONSETS, stall_period
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy
-from ingero.core.verdict.stall_channel import MIN_ONSETS, stall_period
 from ingero.core.verdict.table import HEALTHY, ONSETS
 from ingero.core.verdict.what_if import loss_share
 

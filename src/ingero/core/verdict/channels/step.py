@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index
-from ingero.core.verdict.fast_channel import CAP
+from ingero.core.verdict.channels.advance import advance_effect
+from ingero.core.verdict.channels.fast import CAP, MISSES, STEADY
 from ingero.core.verdict.job_steps import MIN_CALM, find_calm
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import CLIP, VerdictPolicy, inflation_of
@@ -145,6 +146,17 @@ def _standard_error(rows: MemberRows, members: Index, length: int) -> float:
     return inflation_of(related) * float(np.sqrt(1 / length + 1 / learned))
 
 
+def _is_even(z: Column) -> bool:
+    """Tell whether nearly all of these samples may show one and the same slowdown.
+
+    A hiccup next to samples that are slower by chance raises their mean as far, but these are then
+    far below the hiccup.
+    """
+    middle = float(np.median(z))
+    low = (z < STEADY * middle) & (z < middle - MODEST)
+    return int(low.sum()) <= max(len(z) // MISSES, 1)
+
+
 def _behind(
     registry: MemberRegistry, members: Index, length: int, lead: int, policy: VerdictPolicy
 ) -> int | None:
@@ -161,18 +173,34 @@ def _behind(
     excess = rows.latest[members[:, None], places] - rows.bias[members][:, None]
     z = np.nan_to_num(excess / rows.scale[members][:, None])
     errors = 1 / _standard_error(rows, members, length)
-    certain = np.clip(z, -MODEST, MODEST).mean(axis=1) * errors
+    modest = np.clip(z, -MODEST, MODEST)
+    # Where batches differ, single samples are far out: then these are less certain than the scale.
+    spread = np.maximum(modest.std(axis=1, ddof=1), 1.0)
+    certain = modest.mean(axis=1) * errors / spread
     strong = np.clip(z, -CLIP, CLIP).mean(axis=1) * errors
     best = int(strong.argmax())
     second = float(np.delete(strong, best).max())
     if certain[best] < ENOUGH or second > strong[best] - AHEAD:
         return None
-    if z[best, :RECENT].mean() < LATELY * z[best].mean():
+    if z[best, :RECENT].mean() < LATELY * z[best].mean() or not _is_even(z[best]):
         return None
     grown = float(np.nanmean(excess[best]))
-    own_s = np.expm1(grown) * np.exp(rows.baseline_log_own[members[best]])
     step_s = float(np.exp(cohorts.step_log[lead, (cohorts.step_samples[lead] - 1) % STEP_SAMPLES]))
     rise = 1.0 - float(np.exp(cohorts.step_base[lead])) / step_s
-    if grown < policy.gate or not own_s >= EXPLAINED * rise * step_s:
+    explained_s = _explained_s(registry, members[best], grown, step_s)
+    if grown < policy.gate or not explained_s >= EXPLAINED * rise * step_s:
         return None
     return int(members[best])
+
+
+def _explained_s(registry: MemberRegistry, member: int, grown: float, step_s: float) -> float:
+    """Return how much of a step the own time of a member explains.
+
+    Stages of a pipeline compute while they wait for their next data, so that little of what one
+    takes longer is own time. Twins share all but that, so how late it comes is its own delay.
+    """
+    rows = registry.rows
+    own_s = float(np.expm1(grown) * np.exp(rows.baseline_log_own[member]))
+    if registry.cohorts.is_twinned[rows.cohort[member]]:
+        return max(own_s, float(advance_effect(rows, np.array([member]))[0]) * step_s)
+    return own_s

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.member_tables import member_table
 
-from ingero.core.verdict import fast_channel as fast
+from ingero.core.verdict.channels import fast
 from ingero.core.verdict.table import (
     RECENT_HISTORY,
     STRAGGLER,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ingero.core.robust import Column, Index
 from ingero.core.scale import autocorrelation, qn, thinned
-from ingero.core.verdict.fast_channel import CAP
+from ingero.core.verdict.channels.fast import CAP
 from ingero.core.verdict.own_times import SampleBatch
 from ingero.core.verdict.policy import (
     CLIP,

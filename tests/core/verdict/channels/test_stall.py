@@ -7,10 +7,10 @@ import pytest
 from tests.support.member_tables import member_table
 from tests.support.verdict_tables import stalling, world
 
-from ingero.core.verdict import stall_channel as stall
+from ingero.core.verdict.channels import stall
+from ingero.core.verdict.channels.stall import is_now_and_then, update_stalls
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.stall_channel import is_now_and_then, update_stalls
 from ingero.core.verdict.table import (
     ONSETS,
     CohortRows,
@@ -38,6 +38,15 @@ def steps(
 @pytest.mark.parametrize(("excess", "count"), [(0.079, 0), (0.081, 1)])
 def test_a_stall_adds_at_least_eight_percent(excess: float, count: int) -> None:
     rows, cohorts = member_table()
+    steps(rows, cohorts, [[excess, 0, 0, 0]])
+    assert rows.onset_count[0] == count
+
+
+@pytest.mark.parametrize(("excess", "count"), [(0.9, 0), (1.1, 1)])
+def test_a_twin_stalls_beside_its_own_past(excess: float, count: int) -> None:
+    """Its own times vary by a fifth; what it differs by from the other one varies by less."""
+    rows, cohorts = member_table()
+    cohorts.is_twinned[1], rows.lone_scale[:4], rows.scale[:4], rows.bias[:4] = True, 0.2, 0.01, 0.5
     steps(rows, cohorts, [[excess, 0, 0, 0]])
     assert rows.onset_count[0] == count
 

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from ingero.core.periods import missed_period
 from ingero.core.robust import MAD_TO_SIGMA, Column, Index, group_medians
-from ingero.core.verdict.fast_channel import CAP
+from ingero.core.verdict.channels.fast import CAP
 from ingero.core.verdict.table import FEW, ONSETS, CohortRows, MemberRows
 
 STALL_SCALES = 5.0
@@ -48,9 +48,11 @@ def update_stalls(
 ) -> None:
     """Add one step of each of these members. Only the onset of a stall counts.
 
-    Stalls count for less where the peers stall as often.
+    Stalls count for less where the peers stall as often. Twins are compared with their own past, as
+    both of them wait for the one that stalls.
     """
-    excess = residual - rows.bias[members]
+    is_twin = cohorts.is_twinned[rows.cohort[members]]
+    excess = residual - np.where(is_twin, 0.0, rows.bias[members])
     limit = _stall_limit(rows, cohorts, members, excess, span_s, own_s)
     onset = _follow_stalls(rows, members, excess, limit)
     rows.stall_steps[members] += 1
@@ -90,7 +92,9 @@ def _stall_limit(
         most = np.full(cohorts.size, -np.inf)
         np.maximum.at(most, cohort, excess)
         scales[is_long & (excess == most[cohort])] = SHOWN_SCALES
-    limit = np.maximum(scales * rows.scale[members] * wider, STALL_MIN)
+    is_twin = cohorts.is_twinned[cohort]
+    scale = np.where(is_twin, rows.lone_scale[members], rows.scale[members])
+    limit = np.maximum(scales * scale * wider, STALL_MIN)
     took = (excess > STALL_MIN) & _took_it(cohorts, cohort, excess, span_s, own_s)
     limit = np.where(took, np.minimum(limit, STALL_JUST * excess), limit)
     return np.asarray(limit, np.float64)

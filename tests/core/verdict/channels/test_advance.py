@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tests.support.member_tables import member_table
 from tests.support.verdict_tables import POLICY, world
 
-from ingero.core.verdict import advance_channel as advance
-from ingero.core.verdict.advance_channel import (
+from ingero.core.verdict.channels import advance
+from ingero.core.verdict.channels.advance import (
     _learn,
     close_advances,
     has_advance,
