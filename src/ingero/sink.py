@@ -207,7 +207,8 @@ async def follow_socket(sink: Sink, stop: asyncio.Event) -> None:
 
 async def _read(sink: Sink) -> None:
     path = sink.settings.socket_path
-    reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(path), DIAL_TIMEOUT_S)
+    async with asyncio.timeout(DIAL_TIMEOUT_S):
+        reader, writer = await asyncio.open_unix_connection(path)
     log.info("sink_connected", extra={"path": str(path)})
     sink.start_stream()
     sink.is_connected = True

@@ -16,5 +16,6 @@ def stop_on_signals() -> asyncio.Event:
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
     """Wait until the event is set, or for so many seconds; return whether it is set."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), max(seconds, 0.0))
+        async with asyncio.timeout(max(seconds, 0.0)):
+            await event.wait()
     return event.is_set()

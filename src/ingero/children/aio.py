@@ -45,7 +45,8 @@ async def stop_child(process: Process | Copy) -> None:
 async def wait_or_kill(process: Process | Copy, timeout_s: float) -> None:
     """Wait until a child has ended; kill it after the timeout."""
     try:
-        await asyncio.wait_for(process.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()

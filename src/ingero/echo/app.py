@@ -215,7 +215,8 @@ class EchoService:
         """Return Echo's own metrics in the text format."""
         stats: StoreStats | None = None
         with contextlib.suppress(IngeroError, TimeoutError):
-            stats = await asyncio.wait_for(self.engine.store.stats(), STATS_TIMEOUT_S)
+            async with asyncio.timeout(STATS_TIMEOUT_S):
+                stats = await self.engine.store.stats()
         families = ingest_families(self.engine, self.receiver, self.admission)
         families += question_families(self.questions.replies, self.questions.turns, self.audit)
         return render(families + store_families(self.engine, stats, self._limit_bytes))

@@ -157,7 +157,8 @@ class _Consumer:
             self._wake.clear()
             while self._queue:
                 self._writer.write(self._queue.popleft())
-                await asyncio.wait_for(self._writer.drain(), self._stuck_after_s)
+                async with asyncio.timeout(self._stuck_after_s):
+                    await self._writer.drain()
             self._idle.set()
             if self._is_closing:
                 return

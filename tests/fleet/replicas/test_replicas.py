@@ -1,11 +1,14 @@
 """Several replicas of Fleet on one log (F058): what all of them know, and what each may do."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.support.pushes import health
 from tests.support.replicas import NODES, Replicas, push_scores, run_job
 from tests.support.verdict_pushes import own_time_push
+from tests.support.waiting import PATIENCE_S, until_async
 
 QUICK: dict[str, Any] = {"processors": {"ingero": {"verdict": {"warmup_samples": 20}}}}
 
@@ -192,3 +195,22 @@ async def test_a_node_that_moves_between_replicas_keeps_its_newest_score() -> No
     await world.seconds(1)
     roster = world.services["a"].processor.clusters["train"].roster
     assert roster.score[roster.rows["n0"]] == 0.8
+
+
+@pytest.mark.parametrize("steps", range(-3, 6))
+async def test_a_replica_stops_also_when_news_come_at_that_moment(steps: int) -> None:
+    replica = Replicas("a").replica("a")
+    replica.start()
+    await until_async(lambda: replica._has_news._waiters)
+
+    async def tell() -> None:
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        replica.alert_sent("pager", ("e", "begin"))
+
+    telling = asyncio.create_task(tell())
+    for _ in range(-steps):
+        await asyncio.sleep(0)
+    stopping = asyncio.create_task(replica.stop())
+    await asyncio.wait([telling, stopping], timeout=PATIENCE_S)
+    assert stopping.done()

@@ -178,7 +178,8 @@ class EngineWatch:
     async def _try_in_turn(self, candidate: Candidate, now_s: float) -> None:
         async with self._shares.place_of(candidate.user):
             with contextlib.suppress(TimeoutError):  # it has another turn later
-                await asyncio.wait_for(self._try(candidate, now_s), TRY_S)
+                async with asyncio.timeout(TRY_S):
+                    await self._try(candidate, now_s)
 
     async def _try(self, candidate: Candidate, now_s: float) -> None:
         """Ask the ports of a process for the page of an engine."""

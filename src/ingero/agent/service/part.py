@@ -129,7 +129,8 @@ class Part:
         """Take what the part reports until it ends; return whether it hangs."""
         while True:
             try:
-                line = await asyncio.wait_for(link.read(), self.hung_after_s)
+                async with asyncio.timeout(self.hung_after_s):
+                    line = await link.read()
             except TimeoutError:
                 return True
             except ValueError:  # a line longer than the limit

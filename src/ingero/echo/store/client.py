@@ -92,7 +92,8 @@ class StoreClient:
         """
         if self._tasks:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._up.wait(), COME_BACK_S)
+                async with asyncio.timeout(COME_BACK_S):
+                    await self._up.wait()
         self._stopping = True
         process = self._process
         if process is not None and self._writer is not None:
@@ -171,7 +172,8 @@ class StoreClient:
                 self._send(Durable(self._durable, now=True))
                 self._told = self._durable
         try:
-            await asyncio.wait_for(barrier, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await barrier
         except TimeoutError:
             behind = sequence - self.applied_seq
             raise Unavailable(
@@ -215,7 +217,8 @@ class StoreClient:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=AHEAD_BYTES)
         try:
-            ready = await asyncio.wait_for(self._receive(reader), START_TIMEOUT_S)
+            async with asyncio.timeout(START_TIMEOUT_S):
+                ready = await self._receive(reader)
         except (TimeoutError, asyncio.IncompleteReadError):
             writer.close()
             with contextlib.suppress(ProcessLookupError):

@@ -79,7 +79,8 @@ class Turns:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(caller, deque()).append(turn)
         try:
-            await asyncio.wait_for(turn, self._wait_s)
+            async with asyncio.timeout(self._wait_s):
+                await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():  # its turn came while it gave up
                 self._leave(caller)

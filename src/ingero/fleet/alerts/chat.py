@@ -43,10 +43,10 @@ class Chat:
         # plain text: apprise escapes it for services that take HTML, such as e-mail
         text = self._apprise.NotifyFormat.TEXT
         try:
-            sent = await asyncio.wait_for(
-                services.async_notify(body=body, title=title, notify_type=kind, body_format=text),
-                self._config.timeout,
-            )
+            async with asyncio.timeout(self._config.timeout):
+                sent = await services.async_notify(
+                    body=body, title=title, notify_type=kind, body_format=text
+                )
         except TimeoutError:
             return Delivery("no answer in time")
         return ARRIVED if sent else Delivery("apprise could not deliver it; its log says why")
