@@ -21,6 +21,7 @@ from ingero.fleet.episodes.book import EpisodeBook
 from ingero.fleet.episodes.engine_states import EngineStates
 from ingero.fleet.episodes.files import EpisodeFiles
 from ingero.fleet.episodes.preamble import encode_preamble
+from ingero.fleet.episodes.state_codec import made_by
 from ingero.fleet.intake.known_ranks import KnownRanks
 from ingero.fleet.silences.book import Silences
 from ingero.fleet.verdicts import VerdictService
@@ -126,6 +127,7 @@ class Judgement:
 
     def load(self) -> None:
         """Take over what an earlier process kept; raises StoreError."""
+        made_by()  # reads sources, which an upgrade may replace or remove while this build runs
         self.episode_files.load()
         if not self._is_shared:  # else from the log
             self.engine_states.load(time.time())

@@ -12,6 +12,7 @@ from tests.support.pushes import loopback_config
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.fleet.app import FleetService
+from ingero.fleet.episodes import state_codec
 
 IN_EPISODE = 160
 
@@ -120,3 +121,17 @@ async def test_a_state_of_another_version_is_relearned_and_names_nobody_falsely(
         each for key, each in second.service.episodes.episodes.items() if key != before.episode
     ]
     assert {each.verdict.node for each in others} <= {"n5"}
+
+
+async def test_a_state_names_the_build_that_runs_also_where_an_upgrade_removed_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = state_codec.made_by()
+    state_codec.made_by.cache_clear()  # as in a process that has just started
+    start_s = time.time() - 10
+    world = EpisodeWorld(service(tmp_path / "kept"), start_s=start_s)
+    monkeypatch.setattr(state_codec, "__file__", str(tmp_path / "ingero/fleet/episodes/codec.py"))
+    await world.run(10).service.judgement.stop()
+    (kept,) = (tmp_path / "kept" / "engines").glob("*.state")
+    state = msgspec.msgpack.decode(kept.read_bytes())["state"]
+    assert msgspec.msgpack.decode(zlib.decompress(state))[0] == build

@@ -45,6 +45,7 @@ def made_by() -> str:
     """Return what a state is marked with: the version, and a digest of the sources of its classes.
 
     A state is read by the build that wrote it: another one may lack a column or mean another thing.
+    The sources are read by the first call, which belongs before the service starts.
     """
     return f"{version('ingero')} (state {digest_of_sources(Path(__file__).parents[2])})"
 
