@@ -123,7 +123,7 @@ async def test_a_wrong_port_or_scheme_is_told_with_what_to_write_instead(
         )
         assert "write http://" in await refused(f"https://{api}")
         told = await refused(f"http://{grpc}")
-        assert "does not use HTTP" in told and told.isprintable()
+        assert "does not answer in HTTP" in told and told.isprintable()
         assert [
             check.name
             for check in await asyncio.to_thread(

@@ -1,6 +1,7 @@
 """Errors of one request to a server: wrong addresses, and servers that are not Echo."""
 
 import asyncio
+import http.client
 import http.server
 import socket
 import ssl
@@ -9,11 +10,12 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
+import aiohttp
 import pytest
 from tests.support.tls_files import Authority
 
 from ingero.errors import ConfigError, Unavailable
-from ingero.transport.connect import connection_to, failure_text, plain_reason
+from ingero.transport.connect import NOT_HTTP, connection_to, failure_text, plain_reason
 from ingero.transport.echo_client import EchoClient
 from ingero.transport.fetch import fetch_https
 from ingero.transport.tls import ClientTls, client_context
@@ -64,13 +66,22 @@ def test_a_wrong_address_is_refused_with_an_example(url: str) -> None:
     [
         (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
-        (TimeoutError("timed out"), "timed out"),
+        (TimeoutError("timed out"), "no answer in time"),
         (TimeoutError(), "no answer in time"),
+        (aiohttp.ConnectionTimeoutError("http://h/KEY"), "no answer in time"),
+        (http.client.BadStatusLine("\x1b]0;owned\x07\r\n"), NOT_HTTP),
+        (http.client.LineTooLong("header line"), NOT_HTTP),
+        (http.client.IncompleteRead(b"\x1b[31m", 9), "the answer broke off"),
+        (http.client.InvalidURL("http://h/KEY"), "the URL is not valid"),
+        (aiohttp.InvalidURL("http://h/KEY"), "the URL is not valid"),
+        (aiohttp.ServerDisconnectedError("\x1b[31m"), "the server closed the connection"),
+        (aiohttp.ClientPayloadError("\x1b[31m"), "the answer broke off"),
+        (aiohttp.ClientConnectionError("http://h/KEY"), "the connection failed"),
         (OSError(), "OSError"),
         (ssl.SSLError(1, "made by Python"), "TLS failed: made by Python"),
     ],
 )
-def test_a_reason_has_no_numbers_of_the_system(error: OSError, said: str) -> None:
+def test_a_reason_has_no_numbers_urls_or_bytes_of_a_stranger(error: Exception, said: str) -> None:
     assert plain_reason(error) == said
     assert failure_text("http://host:1", error, "try again") == f"{said}; try again"
 

@@ -11,6 +11,24 @@ from ingero.transport.tls import ClientTls, client_context
 
 NO_TLS: Final = "the server there does not use TLS; write http://, or is it another port?"
 NEEDS_TLS: Final = "the server closed the connection; if it uses TLS, write https://"
+NOT_HTTP: Final = "the server there does not answer in HTTP"
+_CLOSED: Final = "the server closed the connection"
+_BROKE_OFF: Final = "the answer broke off"
+_AIOHTTP: Final = "aiohttp.client_exceptions"
+# Texts of these errors hold the URL, which may be a secret, or bytes of a stranger. They are found
+# by name, because aiohttp is loaded only where it is used.
+_REASONS: Final = {
+    "http.client.RemoteDisconnected": _CLOSED,
+    "http.client.IncompleteRead": _BROKE_OFF,
+    "http.client.InvalidURL": "the URL is not valid",
+    "http.client.HTTPException": NOT_HTTP,
+    f"{_AIOHTTP}.ClientResponseError": NOT_HTTP,
+    f"{_AIOHTTP}.InvalidURL": "the URL is not valid",
+    f"{_AIOHTTP}.ServerDisconnectedError": _CLOSED,
+    f"{_AIOHTTP}.ClientConnectionResetError": _CLOSED,
+    f"{_AIOHTTP}.ClientPayloadError": _BROKE_OFF,
+    f"{_AIOHTTP}.ClientError": "the connection failed",
+}
 
 
 def connection_to(
@@ -43,7 +61,10 @@ def is_plaintext(error: Exception) -> bool:
 
 
 def plain_reason(error: Exception) -> str:
-    """Return what the system says about a failure, without numbers, modules and source files."""
+    """Return what the system says about a failure, without numbers, modules and source files.
+
+    Neither the URL nor what the server sent is part of it.
+    """
     cause = _cause(error)
     if isinstance(cause, ssl.SSLError):  # its number is none of the system
         untrusted = getattr(cause, "verify_message", None)
@@ -52,9 +73,11 @@ def plain_reason(error: Exception) -> str:
     if isinstance(cause, OSError) and cause.errno is not None:
         number = cause.errno  # negative for names that do not resolve
         return os.strerror(number) if number > 0 else cause.strerror or str(cause)
-    if isinstance(error, TimeoutError) and not str(error):
+    if isinstance(cause, TimeoutError):
         return "no answer in time"
-    return str(error) or type(error).__name__
+    kinds = (f"{kind.__module__}.{kind.__name__}" for kind in type(cause).__mro__)
+    reason = next((_REASONS[kind] for kind in kinds if kind in _REASONS), None)
+    return reason or str(cause) or type(cause).__name__
 
 
 def _cause(error: Exception) -> Exception:
@@ -76,6 +99,4 @@ def failure_text(url: str, error: Exception, otherwise: str) -> str:
         "http://"
     ):
         return NEEDS_TLS
-    if isinstance(error, http.client.HTTPException):  # its text would be the bytes that arrived
-        return f"the server there does not use HTTP; {otherwise}"
     return f"{plain_reason(error)}; {otherwise}"

@@ -16,7 +16,7 @@ from ingero.contract.node_api import ErrorReply
 from ingero.errors import AuthError, TooLarge, Unavailable
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_response_body
-from ingero.transport.connect import connection_to, failure_text
+from ingero.transport.connect import connection_to, failure_text, plain_reason
 from ingero.transport.endpoint import refuse_plaintext
 from ingero.transport.tls import ClientTls
 
@@ -150,7 +150,7 @@ class FleetStream:
                     return
                 yield line
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unavailable(f"the stream broke: {error or type(error).__name__}") from None
+            raise Unavailable(f"the stream broke: {plain_reason(error)}") from None
 
     def close(self) -> None:
         """End the stream."""

@@ -15,6 +15,7 @@ from ingero.contract.exposition import CONTENT_TYPE
 from ingero.contract.names import JSON_TYPE
 from ingero.errors import Unavailable
 from ingero.transport.bounded import read_response_body
+from ingero.transport.connect import plain_reason
 from ingero.transport.local.listener import open_listener
 
 SOCKET_NAME: Final = "agent.sock"
@@ -125,7 +126,7 @@ def ask_agent(path: Path, question: str = HEALTHZ) -> tuple[int, bytes]:
         return reply.status, read_response_body(reply, MAX_REPLY_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(
-            f"no agent answers on {path}: {error}; start it with `ingero agent`"
+            f"no agent answers on {path}: {plain_reason(error)}; start it with `ingero agent`"
         ) from None
     finally:
         connection.close()

@@ -1,9 +1,11 @@
 """Posting JSON to a target: what arrived, what is worth another try, and what is not."""
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 
@@ -44,8 +46,12 @@ class Poster:
         *,
         method: str = "POST",
         may_exist: bool = False,
+        is_secret_url: bool = False,
     ) -> Delivery:
-        """Send one body; with `may_exist`, a conflict means that it arrived before."""
+        """Send one body; with `may_exist`, a conflict means that it arrived before.
+
+        An answer that repeats a secret URL is kept without its path and query.
+        """
         headers = {"Content-Type": "application/json", **headers}
         try:
             async with self._open(url).request(
@@ -57,8 +63,10 @@ class Poster:
         is_there = may_exist and reply.status == _CONFLICT
         if 200 <= reply.status < 300 or is_there:
             return ARRIVED
-        said = answer.decode(errors="replace").strip()[:200]
-        return Delivery(f"HTTP {reply.status}: {said}", reply.status in _FINAL)
+        said = answer.decode(errors="replace").strip()
+        if is_secret_url:
+            said = _without_parts(said, url)
+        return Delivery(f"HTTP {reply.status}: {said[:200]}", reply.status in _FINAL)
 
     def _open(self, url: str) -> aiohttp.ClientSession:
         if self._session is None:
@@ -76,3 +84,10 @@ class Poster:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+def _without_parts(answer: str, url: str) -> str:
+    parts = urlsplit(url)
+    for part in re.findall(r"[^/?&=]{8,}", f"{parts.path}?{parts.query}"):
+        answer = answer.replace(part, "…").replace(unquote(part), "…")
+    return answer

@@ -122,7 +122,7 @@ class Webhook:
         if self._config.secret_file is not None:
             secret = read_token_file(self._config.secret_file)
             headers[SIGNATURE_HEADER] = sign(body, secret, int(now_s))
-        return await self._poster.send(self._config.url, body, headers)
+        return await self._poster.send(self._config.url, body, headers, is_secret_url=True)
 
     def _body(self, alert: Alert) -> dict[str, Any]:
         status = "firing" if alert.ended is None else "resolved"

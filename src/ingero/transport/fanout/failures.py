@@ -7,6 +7,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from ingero.transport.connect import plain_reason
 from ingero.transport.fanout.nodes import split_scheme
 
 NO_SERVER: Final = "is `ingero dashboard`, or the API of `ingero agent`, running there?"
@@ -40,11 +41,7 @@ def connection_failure(error: Exception) -> str:
         return f"cannot connect: {reason or closed}{hint}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closed the connection without an answer"
-    return (
-        f"the answer broke off: {error}"
-        if str(error)
-        else f"the answer broke off ({type(error).__name__})"
-    )
+    return plain_reason(error)
 
 
 def changed_certificate(node: str, error: aiohttp.ServerFingerprintMismatch) -> str:

@@ -27,7 +27,7 @@ from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError, MalformedPush
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning
-from ingero.transport.connect import NEEDS_TLS, NO_TLS, is_plaintext, plain_reason
+from ingero.transport.connect import NEEDS_TLS, NO_TLS, NOT_HTTP, is_plaintext, plain_reason
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.endpoint import Protocol as Wire
 
@@ -38,9 +38,7 @@ PACKET_BYTES: Final = 1400  # a smaller body takes one packet, compressed or not
 GZIP_LEVEL: Final = 1  # higher levels cost more time and save little of OTLP
 IDLE_CONNECTION_S = 30.0  # new connections follow changes of DNS to other replicas
 T = TypeVar("T")
-_NOT_HTTP: Final = (
-    "the server there does not answer in HTTP/1.1; a gRPC port needs --fleet-protocol grpc"
-)
+_NOT_HTTP: Final = f"{NOT_HTTP}/1.1; a gRPC port needs --fleet-protocol grpc"
 _SECONDS = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -171,7 +169,7 @@ class HttpPush:
             if is_plaintext(error):
                 return PushReply(outcome=PushOutcome.TRANSPORT, detail=NO_TLS)
             return PushReply(outcome=PushOutcome.AUTH, detail=f"TLS: {error}")
-        except aiohttp.ClientResponseError:  # its text would be the bytes that arrived
+        except aiohttp.ClientResponseError:
             return PushReply(outcome=PushOutcome.TRANSPORT, detail=_NOT_HTTP)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return PushReply(

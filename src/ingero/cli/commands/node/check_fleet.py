@@ -17,7 +17,7 @@ from ingero.contract.names import (
     THRESHOLD_HEADER,
 )
 from ingero.transport.bearer import authorization
-from ingero.transport.connect import failure_text
+from ingero.transport.connect import failure_text, plain_reason
 from ingero.transport.fleet_client import FleetClient
 
 OTLP_HTTP_PORT = 4318
@@ -48,7 +48,7 @@ def check_fleet(client: FleetClient, cluster: str) -> list[Check]:
             Check(
                 "reach",
                 False,
-                f"{url}: {error}",
+                f"{url}: {plain_reason(error)}",
                 recommendation="check that ingero-fleet is running there and that the port is open",
             )
         ]
