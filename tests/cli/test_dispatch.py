@@ -10,6 +10,7 @@ import click
 import pytest
 
 from ingero.cli.dispatch import run, run_click
+from ingero.cli.exit_status import CANNOT_TELL, Question
 from ingero.compiled import install_command
 from ingero.errors import Unavailable
 from ingero.storage.trace.database import TraceDb
@@ -17,8 +18,8 @@ from ingero.storage.trace.database import TraceDb
 FULL = Path("/dev/full")
 
 
-def failing(error: Exception) -> click.Command:
-    @click.command()
+def failing(error: Exception, kind: type[click.Command] = click.Command) -> click.Command:
+    @click.command(cls=kind)
     def command() -> None:
         raise error
 
@@ -28,6 +29,18 @@ def failing(error: Exception) -> click.Command:
 def test_our_errors_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_click(failing(Unavailable("no Fleet there")), [], "ingero x") == 1
     assert capsys.readouterr().err == "ingero x: no Fleet there\n"
+
+
+@pytest.mark.parametrize("mistake", [ValueError("it was \x1b[2J"), OSError("it was \x1b[2J")])
+def test_a_mistake_of_ours_is_no_answer_that_somebody_is_slow(
+    mistake: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_click(failing(mistake, Question), [], "ingero x") == CANNOT_TELL
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "Traceback (most recent call last):"
+    assert shown[-1] == f"{type(mistake).__name__}: it was \\x1b[2J"
+    with pytest.raises(type(mistake)):
+        run_click(failing(mistake), [], "ingero x")
 
 
 def test_a_missing_extra_says_how_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 
 import click
 
@@ -45,6 +46,16 @@ def run(args: list[str]) -> int:
 
 def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
     """Run a click command; every console script of ours does it this way."""
+    try:
+        return _run_or_lose_output(command, args, prog_name)
+    except Exception:
+        if not isinstance(command, Question):
+            raise  # Python shows it and exits with 1, which of a question would mean "slow"
+        print(*map(printable, traceback.format_exc().splitlines()), sep="\n", file=sys.stderr)
+        return CANNOT_TELL
+
+
+def _run_or_lose_output(command: click.Command, args: list[str], prog_name: str) -> int:
     # who asked whether somebody is slow and leaves before the answer has not been told "nobody"
     status = CANNOT_TELL if isinstance(command, Question) else FINE
     try:

@@ -6,7 +6,7 @@ from typing import Final
 
 from ingero.core.counted import counted
 
-_NOTE: Final = re.compile(r"(?P<file>.+): (?P<number>[\d,]+) (?P<what>\D+)")
+_NOTE: Final = re.compile(r"(?P<file>.+): (?P<number>\d[\d,]{0,18}) (?P<what>\D+)")
 _MOST_SINGLE: Final = 2  # files that are named one by one
 
 
