@@ -30,6 +30,7 @@ from ingero.transport.otlp.calls import CallsUnderWay, MessageReader, Peer
 from ingero.transport.otlp.server_http import (
     GRPC_CODES,
     INTERNAL,
+    MISTAKE,
     Inbound,
     OtlpService,
     Reply,
@@ -84,17 +85,30 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
 
     def _export(self, kind: Kind) -> Callable[[Any, Any], Any]:
         async def export(_: Any, context: Any) -> bytes:
-            reply = await self._answer(kind, context)
+            try:
+                reply = await self._answer(kind, context)
+            except grpc.aio.BaseError:  # the call is over
+                raise
+            except Exception:
+                log.exception("call_failed")
+                reply = MISTAKE
+            if reply.status != HTTPStatus.OK:
+                await self._refuse(context, reply)
             self._service.count(reply.status)
-            if reply.status == HTTPStatus.OK:
-                context.set_trailing_metadata(reply.headers)
-            else:
-                code = _BY_NUMBER[GRPC_CODES.get(reply.status, INTERNAL)]
-                context.set_trailing_metadata(_metadata(reply, code))
-                await context.abort(code, reply.message)
+            context.set_trailing_metadata(reply.headers)
             return encode_response(kind, Encoding.PROTOBUF, reply.partial)
 
         return export
+
+    async def _refuse(self, context: Any, reply: Reply) -> None:
+        """End a call; count the refusal unless the sender had left, which looks malformed."""
+        code = _BY_NUMBER[GRPC_CODES.get(reply.status, INTERNAL)]
+        context.set_trailing_metadata(_metadata(reply, code))
+        try:
+            await context.abort(code, reply.message)
+        except grpc.aio.AbortError:
+            self._service.count(reply.status)
+            raise
 
     async def _answer(self, kind: Kind, context: Any) -> Reply:
         """Admit the sender by its metadata, then read its message, then pass it on."""

@@ -5,14 +5,15 @@ answers at once, without callbacks, a scope, a task or an event. uvicorn handles
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import parse_qs
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ingero.contract.names import CLUSTER_HEADER, CLUSTER_QUERY, WAIT_HEADER
@@ -36,6 +37,7 @@ Headers = Iterable[tuple[str, str]]
 GRPC_CODES = {400: 3, 401: 16, 403: 7, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 _PACKED = "content-encoding"
 INTERNAL = 13  # gRPC's code for every other error
+log = logging.getLogger(__name__)
 
 
 class Inbound(NamedTuple):  # made in a third of the time that a frozen dataclass takes
@@ -60,13 +62,18 @@ class Reply(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+# what an unexpected exception says belongs into the log alone
+MISTAKE: Final = Reply(500, message="the service failed; its log has the reason")
+
+
 @dataclass(frozen=True, slots=True)
 class OtlpService:
     """What a listener asks of its service.
 
     `admit` gets the Authorization header and the address before anything of the body is read, and
-    returns the sender or the refusal. `headers_for(cluster, sender)` is for errors before
-    `receive`; there is no sender where it was not admitted. `count` gets the status of each reply.
+    returns the sender or the refusal. `headers_for(cluster, sender)` is for every refusal that has
+    no headers yet; there is no sender where it was not admitted. `count` gets the status of each
+    reply; a call whose sender left before its message has none.
     """
 
     admit: Callable[[str | None, str | None], Key | Reply]
@@ -98,9 +105,20 @@ def otlp_endpoint(kind: Kind, service: OtlpService, max_body_bytes: int) -> Endp
     decompressing = Decompressor().decompress
 
     async def endpoint(request: Request) -> Response:
+        encoding = encoding_of(request.headers.get("content-type", ""))
+        try:
+            reply = await answer(request, encoding)
+        except ClientDisconnect:  # nobody is left to answer
+            raise
+        except Exception:
+            log.exception("push_failed")
+            reply = MISTAKE
+        service.count(reply.status)
+        return render(kind, encoding or Encoding.JSON, reply)
+
+    async def answer(request: Request, encoding: Encoding | None) -> Reply:
         query = request.scope["query_string"].decode("latin-1")
         cluster = cluster_of(query, request.headers.get(CLUSTER_HEADER))
-        encoding = encoding_of(request.headers.get("content-type", ""))
         address = request.client.host if request.client else None
         admitted = service.admit(request.headers.get(AUTHORIZATION), address)
         sender = None if isinstance(admitted, Reply) else admitted
@@ -119,9 +137,7 @@ def otlp_endpoint(kind: Kind, service: OtlpService, max_body_bytes: int) -> Endp
                     reply = await settled(service.receive(inbound))
             except (MalformedPush, TooLarge) as error:
                 reply = Reply(413 if isinstance(error, TooLarge) else 400, message=str(error))
-        reply = explained(service, reply, cluster, sender)
-        service.count(reply.status)
-        return render(kind, encoding or Encoding.JSON, reply)
+        return explained(service, reply, cluster, sender)
 
     return endpoint
 
@@ -183,16 +199,27 @@ class _Push(TimedProtocol):
     _idle_check: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
+        try:
+            is_answered = self._answered(data)
+        except Exception:  # the long way says so to the sender and counts it
+            log.exception("plain_push_failed")
+            is_answered = False
+        if not is_answered:
+            super().data_received(data)
+
+    def _answered(self, data: bytes) -> bool:
+        """Answer a segment that is a plain push; False for one that must take the long way."""
         if self._after_plain_push and not self.transport.is_closing():
             now_s = time.monotonic()
             reply = self._fast_path(data, now_s, time.time_ns())
             if reply is not None:
                 self.transport.write(reply)
                 self._last_push_s = now_s
-                return
+                return True
         plain = decode_segment(data) if self._is_between_requests() else None
-        if plain is None or len(plain[4]) > self._max_body_bytes or not self._take(plain):
-            super().data_received(data)
+        if plain is None or len(plain[4]) > self._max_body_bytes:
+            return False
+        return self._take(plain)
 
     def _take(self, plain: PlainRequest) -> bool:
         """Answer a plain push; False for one that must take the long way."""
