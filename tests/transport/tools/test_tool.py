@@ -163,8 +163,9 @@ async def test_lists_and_objects_fit_on_a_command_line(
 async def test_an_object_that_is_none_is_refused_by_name() -> None:
     for words, why in (
         (["details={"], "details is not JSON"),
-        (["details=1"], "echo: details must be an object, not '1'"),
-        (["pids=x"], "echo: pids must be a whole number, not 'x'"),
+        (["details=1"], "echo: details must be an object, not 1$"),
+        (["pids=x"], r"echo: pids\[0\] must be a whole number, not 'x'"),
+        (["pids=1", "pids=x"], r"echo: pids\[1\] must be a whole number, not 'x'"),
         (["pids=1"] * 4, "echo: pids must be a list of a length of at most 3, not"),
     ):
         with pytest.raises(ToolRefused, match=why):

@@ -91,10 +91,10 @@ async def call(
             f"{asked.name} has no argument {sorted(unknown)[0]!r}; it takes: {known}",
         )
     given = _whole_numbers(arguments)
+    if lax:
+        given = _from_text(given, asked.input)
     try:
-        question = msgspec.convert(
-            _from_text(given, asked.input) if lax else given, asked.input, strict=not lax
-        )
+        question = msgspec.convert(given, asked.input, strict=not lax)
     except msgspec.ValidationError as error:
         properties = self_contained_schema(asked.input).get("properties", {})
         wrong = complaint(properties, str(error), given)
