@@ -42,7 +42,22 @@ def test_a_job_without_repeating_steps_is_said_to_be_unjudged() -> None:
     for node in ("n0", "n1"):
         (reply,) = decode_verdicts(service.texts["c", node])
         assert (reply.state, reply.evidence) == (VerdictState.NOT_SURE, SAID)
+    assert service.texts["c", "n0"] is service.texts["c", "n1"], "it is encoded once"
     assert service.rank_counts("c") == RankCounts(without_steps=2)
     verdicts = service.recent_verdicts("c")
     facts = ClusterFacts(slow_nodes=(), silenced_nodes=(), threshold=None, doubt="")
     assert SAID in make_headline(verdicts, facts).text
+
+
+def test_a_rank_that_gets_the_row_of_one_that_left_is_not_said_to_be_unjudged() -> None:
+    service, dice = VerdictService(), np.random.default_rng(3)
+    for second in range(70):
+        for rank, records in enumerate(_calls(second, dice)):
+            service.take(encode_collectives(records, "c", f"n{rank}"), "c", START_S + second)
+        service.tick(START_S + second)
+    cluster = service.clusters["c"]
+    row = cluster.members["n1", "j", 1]
+    cluster._release([row])
+    cluster.keys[row] = ("n9", "k", 0)
+    service.tick(START_S + 70)
+    assert {job: said.nodes for job, said in cluster.stepless.jobs.items()} == {"j": {"n0"}}

@@ -366,6 +366,7 @@ class ClusterVerdicts:
                 self._forget_role(index, key)
             self.live_steps.pop(index, None)
             self.self_timed.discard(index)
+            self.stepless.forget(index)
             self.own_times.forget(index)
             self.places.forget(index)
             self.hidden.forget(index)

@@ -1,7 +1,6 @@
 """The verdict service: own times and collectives in, verdicts out, one engine per cluster."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -221,16 +220,25 @@ class VerdictService:
         )
 
     def _reply_texts(self, cluster: str) -> dict[tuple[str, str], str]:
-        """Encode the recent verdicts of each node for the replies to its pushes."""
-        by_node: defaultdict[str, list[Verdict]] = defaultdict(list)
-        for verdict in self.recent_verdicts(cluster):
-            if verdict.node:
-                by_node[verdict.node].append(verdict)
+        """Encode the recent verdicts of each node for the replies to its pushes.
+
+        What is said of a job is marked and encoded once for all nodes of which the same is said.
+        """
+        said: list[tuple[Verdict, Iterable[str]]] = [
+            (each, (each.node,)) for each in self.recent_verdicts(cluster) if each.node
+        ]
         found = self.clusters.get(cluster)
         for job in () if found is None else found.stepless.jobs.values():
-            for node in job.nodes:
-                by_node[node].append(self.mark(cluster, job.verdict))
-        return {(cluster, node): encode_verdicts(verdicts) for node, verdicts in by_node.items()}
+            said.append((self.mark(cluster, job.verdict), job.nodes))
+        by_node: dict[str, tuple[int, ...]] = {}  # places in `said`
+        for place, (_, nodes) in enumerate(said):
+            for node in nodes:
+                by_node[node] = (*by_node.get(node, ()), place)
+        texts = {
+            places: encode_verdicts([said[place][0] for place in places])
+            for places in set(by_node.values())
+        }
+        return {(cluster, node): texts[places] for node, places in by_node.items()}
 
 
 def _text(value: object) -> str:
