@@ -118,7 +118,11 @@ class Service:
             self.series.kept = KeptBodiesPurely(1 << 20, 1 << 20, 100)
         self.receiver = Receiver(FleetProcessor(ThresholdPolicy(), max_nodes=max_nodes))
         self.receiver.sinks = {MetricsRequest: (self.series, self.copies)}
-        self.receiver.verdict_texts = {("train", "n1"): '[{"node":"n1"}]'}
+        of_job = '[{"job":"j"}]'
+        self.receiver.answers.verdict_texts = {
+            ("train", "n0"): of_job, ("other", "n0"): of_job, ("train", "n1"): '[{"node":"n1"}]'
+        }  # fmt: skip
+        self.receiver.answers.ask_texts = {("train", "n1"): '[{"episode":"e"}]'}
         self.receiver.http_token = Access([Key("k", token_digest(token))] if token else None)
         self.fast_path = (
             self.receiver.fast_path(MAX_BODY_BYTES) if has_fast_path else receive.no_fast_path
@@ -256,6 +260,20 @@ def test_pushes_of_registered_nodes_take_the_fast_path() -> None:
     service.push(Step(score=0.5, sent_ns=151 * SECOND), 151.0)
     assert service.on_fast_path == 5, "the first push after a tick renders the reply anew"
     assert service.receiver.processor.clusters["train"].roster.row("n0", 151.0).score == 0.5
+
+
+@needs_fast_path
+def test_nodes_with_the_verdict_of_their_job_take_the_fast_path_unless_they_are_asked() -> None:
+    service = Service(True, max_nodes=9)
+    texts = {("train", f"n{number}"): '[{"job":"j"}]' for number in range(4)}
+    service.receiver.answers.verdict_texts = texts
+    for second in range(3):
+        for number in range(4):
+            step = Step(node=f"n{number}", sent_ns=(100 + second) * SECOND)
+            reply = service.push(step, 100.0 + second) or b""
+            assert b'X-Ingero-Verdict: [{"job":"j"}]\r\n' in reply
+            assert (b"X-Ingero-Ask" in reply) == (number == 1)
+    assert service.on_fast_path == 6, "all pushes but the first of a node, and those of n1"
 
 
 @needs_fast_path

@@ -60,8 +60,8 @@ async def test_grpc_and_http_leave_identical_state() -> None:
 
 async def test_cluster_by_metadata_and_verdict_back() -> None:
     async with running() as fleet:
-        fleet.receiver.verdict_texts = {("meta", "a"): '["meta/a"]'}
-        fleet.receiver.ask_texts = {("meta", "a"): '["why"]'}
+        fleet.receiver.answers.verdict_texts = {("meta", "a"): '["meta/a"]'}
+        fleet.receiver.answers.ask_texts = {("meta", "a"): '["why"]'}
         _, _, trailers = await export(
             fleet.addresses["grpc"], protobuf("a", 0.9), ("ingero.cluster.id", "meta")
         )

@@ -187,8 +187,8 @@ async def test_bearer_token(tmp_path: object) -> None:
 
 async def test_verdict_is_part_of_the_reply() -> None:
     async with running() as fleet:
-        fleet.receiver.verdict_texts = {("train", "slow"): '[{"node":"slow"}]'}
-        fleet.receiver.ask_texts = {("train", "slow"): '[{"episode":"e"}]'}
+        fleet.receiver.answers.verdict_texts = {("train", "slow"): '[{"node":"slow"}]'}
+        fleet.receiver.answers.ask_texts = {("train", "slow"): '[{"episode":"e"}]'}
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         for headers in (PB, {**PB, "Content-Encoding": "identity"}):
             reply = (await post(url, protobuf("slow", 0.2), headers))[1]

@@ -117,8 +117,8 @@ class FleetService:
         if settings.verdict.enabled:
             self.intake.on_measurements = self._measured
             self.intake.on_own_times = self._own_times
-            self.receiver.verdict_texts = self.verdicts.texts
-            self.receiver.ask_texts = self.verdicts.causes.texts
+            self.receiver.answers.verdict_texts = self.verdicts.texts
+            self.receiver.answers.ask_texts = self.verdicts.causes.texts
 
     def _join(self, cluster_log: "ClusterLog | None", rates: RateTable) -> "Replica | None":
         """Return the replica that this process is, where it is one of several."""

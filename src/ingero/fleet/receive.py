@@ -4,38 +4,25 @@ import asyncio
 import time
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from http import HTTPStatus
 from typing import Any, Protocol
 
 from ingero.compiled import FAST_PATH, compiled_or_pure
 from ingero.config.providers import ProviderLookup
-from ingero.contract.names import (
-    ASK_HEADER,
-    ASK_METADATA,
-    DEFAULT_CLUSTER,
-    QUORUM_HEADER,
-    QUORUM_METADATA,
-    QUORUM_REASON_HEADER,
-    QUORUM_REASON_METADATA,
-    THRESHOLD_HEADER,
-    THRESHOLD_METADATA,
-    VERDICT_HEADER,
-    VERDICT_METADATA,
-)
-from ingero.contract.otlp.body import Encoding, count_received, encode_response
+from ingero.contract.names import DEFAULT_CLUSTER
+from ingero.contract.otlp.body import Encoding, count_received
 from ingero.contract.otlp.rpc_status import encode_status
 from ingero.contract.otlp.values import Kind, MetricsRequest
 from ingero.contract.push.decode import NodeReport, decode_plain_push, problem_with_id
 from ingero.contract.push.segment import PlainRequest
-from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum, encode_threshold
 from ingero.errors import MalformedPush, TooLarge
 from ingero.fleet.allowed_clusters import refused_cluster
+from ingero.fleet.intake.answers import GRPC_NAMES, HTTP_NAMES, Answers, Headers, Names, render
 from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken, decode_large_push
 from ingero.fleet.providers import body_with_provider
 from ingero.transport.access import Access, Denied
-from ingero.transport.bearer import CHALLENGE, CHALLENGE_HEADER, Key, TokenScope
+from ingero.transport.bearer import Key, TokenScope
 from ingero.transport.otlp.decoding import (
     INLINE_BYTES,
     DecodingThread,
@@ -54,20 +41,8 @@ from ingero.transport.otlp.server_http import (
 
 PushFastPath: Any = compiled_or_pure(FAST_PATH, "PushFastPath", None)
 STOPPING = "shutting down"
-_Names = tuple[str, str, str, str, str]
-_HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, QUORUM_REASON_HEADER, VERDICT_HEADER, ASK_HEADER)
 _MAX_KEPT_QUERIES = 16384
 _MAX_KEPT_QUERY_BYTES = 512  # the sender decides how long a query is: longer ones are parsed anew
-_GRPC_NAMES = (
-    THRESHOLD_METADATA,
-    QUORUM_METADATA,
-    QUORUM_REASON_METADATA,
-    VERDICT_METADATA,
-    ASK_METADATA,
-)
-_Headers = tuple[tuple[str, str], ...]
-_Rendered = dict[str, tuple[ServedThreshold, bytes]]  # whole replies by cluster
-_KeptReplies = dict[str, tuple[ServedThreshold, Reply]]
 _Store = Callable[[bytes, str | None, float, int], Reply | None]
 
 
@@ -82,11 +57,9 @@ class Receiver:
 
     def __init__(self, processor: FleetProcessor, providers: ProviderLookup | None = None) -> None:
         self.processor = processor
+        self.answers = Answers(processor.served)
         # what follows is set by the service as it builds its other parts
         self.sinks: dict[Kind, Sequence[Sink]] = {}
-        # by cluster and node; a node that is asked has a verdict, too
-        self.verdict_texts: Mapping[tuple[str, str], str] = {}
-        self.ask_texts: Mapping[tuple[str, str], str] = {}
         self.http_token = Access(None)
         self.max_requests_per_s = 0  # without a limit
         # rules change what was received, so that every push is decoded
@@ -99,20 +72,15 @@ class Receiver:
         self._allowance = 0  # of this second
         self._decoding = DecodingThread()
         self.clusters_by_query: dict[bytes, str | None] = {b"": None}
-        self._rendered: tuple[_Rendered, _Rendered] = ({}, {})  # protobuf, JSON
-        self._kept_replies: dict[_Names, _KeptReplies] = {_HTTP_NAMES: {}, _GRPC_NAMES: {}}
 
     def limit_requests(self, per_s: int) -> None:
         """Refuse requests beyond so many in a second, from now on; 0 means no limit."""
         self.max_requests_per_s = self._allowance = per_s
 
     def second_passed(self) -> None:
-        """Renew the request allowance and drop rendered replies; called with every tick."""
+        """Renew the request allowance and drop kept replies; called with every tick."""
         self._allowance = self.max_requests_per_s
-        for rendered in self._rendered:
-            rendered.clear()
-        for replies in self._kept_replies.values():
-            replies.clear()
+        self.answers.second_passed()
 
     def reply_counts(self) -> Counter[tuple[str, int]]:
         """Count all replies by transport and status."""
@@ -121,7 +89,7 @@ class Receiver:
     # --- Plain pushes ---
     def fast_path(self, max_body_bytes: int) -> FastPath:
         """Return the compiled fast path for pushes of known nodes; `answer` handles all others."""
-        compiled = self._compiled(self._rendered, max_body_bytes)
+        compiled = self._compiled(self.answers.rendered, max_body_bytes)
         fast_path: FastPath = no_fast_path if compiled is None else compiled.answer
         return fast_path
 
@@ -173,10 +141,10 @@ class Receiver:
             return reply
         self.replies["http", reply.status] += 1
         sender = admitted if isinstance(admitted, Key) else None
-        headers = self._refusal_headers(_HTTP_NAMES, self.http_token, cluster, sender)
+        headers = self._refusal_headers(HTTP_NAMES, self.http_token, cluster, sender)
         code = GRPC_CODES[reply.status]
         content = encode_status(encoding, code, reply.message, reply.retry_after_s)
-        return _render(reply._replace(headers=headers), encoding, date, content)
+        return render(reply._replace(headers=headers), encoding, date, content)
 
     def _push_plain(
         self, body: bytes, encoding: Encoding, cluster: str | None, address: str | None, date: bytes
@@ -192,11 +160,7 @@ class Receiver:
             return Reply(413, message=str(error))
         for sink in self.sinks.get(MetricsRequest, ()):
             sink.offer(MetricsRequest, body, encoding, taken)
-        if taken.partial is None and (taken.cluster, taken.node) not in self.verdict_texts:
-            return self._plain_ok(taken.cluster, encoding, date)
-        headers = self._headers(_HTTP_NAMES, taken.cluster, taken.node)
-        content = encode_response(MetricsRequest, encoding, taken.partial)
-        return _render(Reply(headers=headers), encoding, date, content)
+        return self.answers.whole_reply(taken.cluster, taken.node, taken.partial, encoding, date)
 
     def _unpacked(self, body: bytes, presented: str | None) -> bytes | None:
         """Return a small gzip body of a known sender as it was; None for all others."""
@@ -216,38 +180,26 @@ class Receiver:
                 kept[query] = named
         return named if named or not header else header.decode("latin-1")
 
-    def _plain_ok(self, cluster: str, encoding: Encoding, date: bytes) -> bytes:
-        served = self.processor.served(cluster)
-        replies = self._rendered[encoding is Encoding.JSON]
-        kept = replies.get(cluster)
-        if kept is not None and kept[0] is served:
-            return kept[1]
-        reply = Reply(headers=self._headers(_HTTP_NAMES, cluster, ""))
-        rendered = _render(reply, encoding, date, encode_response(MetricsRequest, encoding))
-        if served is not COLD_START:  # before the first threshold, any push may set it
-            replies[cluster] = (served, rendered)
-        return rendered
-
     # --- All other requests ---
     def http_service(self, access: Access) -> OtlpService:
         """Return how any request over HTTP is handled; `answer` asks for the same tokens."""
         self.http_token = access
-        return self._service("http", access, _HTTP_NAMES, partial(self._receive, _HTTP_NAMES))
+        return self._service("http", access, HTTP_NAMES, partial(self._receive, HTTP_NAMES))
 
     def grpc_service(self, access: Access) -> OtlpService:
         """Return how any request over gRPC is handled."""
-        compiled = self._compiled((self._kept_replies[_GRPC_NAMES], {}), INLINE_BYTES)
+        compiled = self._compiled((self.answers.replies[GRPC_NAMES], {}), INLINE_BYTES)
         store = _store_nothing if compiled is None else compiled.store
-        return self._service("grpc", access, _GRPC_NAMES, partial(self._receive_call, store))
+        return self._service("grpc", access, GRPC_NAMES, partial(self._receive_call, store))
 
     def _service(
         self,
         transport: str,
         access: Access,
-        names: _Names,
+        names: Names,
         receive: Callable[[Inbound], Reply | Awaitable[Reply]],
     ) -> OtlpService:
-        def headers_for(cluster: str | None, sender: Key | None) -> _Headers:
+        def headers_for(cluster: str | None, sender: Key | None) -> Headers:
             return self._refusal_headers(names, access, cluster, sender)
 
         def count(status: int) -> None:
@@ -261,12 +213,12 @@ class Receiver:
         )
 
     def _refusal_headers(
-        self, names: _Names, access: Access, cluster: str | None, sender: Key | None
-    ) -> _Headers:
+        self, names: Names, access: Access, cluster: str | None, sender: Key | None
+    ) -> Headers:
         may_know = not access.is_required or (
             sender is not None and sender.may_see(cluster or DEFAULT_CLUSTER)
         )
-        return self._headers(names, cluster or "", "") if may_know else ()
+        return self.answers.headers(names, cluster or "") if may_know else ()
 
     def _receive_call(self, store: _Store, inbound: Inbound) -> Reply | Awaitable[Reply]:
         """Do what `_receive` does; the push of a known node in one compiled step."""
@@ -274,26 +226,22 @@ class Receiver:
             reply = store(inbound.body, inbound.cluster, time.monotonic(), time.time_ns())
             if reply is not None:
                 return reply
-        return self._receive(_GRPC_NAMES, inbound)
+        return self._receive(GRPC_NAMES, inbound)
 
-    def _receive(self, names: _Names, inbound: Inbound) -> Reply | Awaitable[Reply]:
+    def _receive(self, names: Names, inbound: Inbound) -> Reply | Awaitable[Reply]:
         """Handle a request of an admitted sender; raise MalformedPush or TooLarge."""
         if len(inbound.body) > INLINE_BYTES:
             return self._receive_large(names, inbound)
         refused = refused_cluster(inbound.sender, inbound)
         return refused or self._accepted(names, self._take(inbound))
 
-    async def _receive_large(self, names: _Names, inbound: Inbound) -> Reply:
+    async def _receive_large(self, names: Names, inbound: Inbound) -> Reply:
         """Decode in a thread, then store in short slices."""
         refused = await asyncio.to_thread(refused_cluster, inbound.sender, inbound)
         return refused or self._accepted(names, await self._take_large(inbound))
 
-    def _accepted(self, names: _Names, taken: Taken) -> Reply:
-        reply = self._threshold_reply(names, taken.cluster)
-        headers = self._headers(names, taken.cluster, taken.node)
-        if taken.partial is None and headers is reply.headers:
-            return reply
-        return reply._replace(partial=taken.partial, headers=headers)
+    def _accepted(self, names: Names, taken: Taken) -> Reply:
+        return self.answers.reply(names, taken.cluster, taken.node, taken.partial)
 
     def _admit(self, access: Access, authorization: str | None, address: str | None) -> Key | Reply:
         """Return the sender of a request, or the refusal; the body is not needed for either."""
@@ -355,26 +303,6 @@ class Receiver:
             sink.offer(inbound.kind, inbound.body, inbound.encoding, taken)
         return taken
 
-    def _headers(self, names: _Names, cluster: str, node: str) -> _Headers:
-        """Return what a reply to a node carries; without a node, only the threshold."""
-        headers, key = self._threshold_reply(names, cluster).headers, (cluster, node)
-        if not node or key not in self.verdict_texts:
-            return headers
-        texts = (self.verdict_texts[key], self.ask_texts.get(key, ""))
-        return (*headers, *(pair for pair in zip(names[3:], texts, strict=True) if pair[1]))
-
-    def _threshold_reply(self, names: _Names, cluster: str) -> Reply:
-        served, replies = self.processor.served(cluster), self._kept_replies[names]
-        kept = replies.get(cluster)
-        if kept is not None and kept[0] is served:
-            return kept[1]
-        reason = str(served.reason) if served.reason else ""
-        texts = (encode_threshold(served.value), encode_quorum(served.quorum_met), reason)
-        reply = Reply(headers=tuple(pair for pair in zip(names, texts, strict=False) if pair[1]))
-        if served is not COLD_START:  # senders choose names of clusters, of which few are served
-            replies[cluster] = (served, reply)
-        return reply
-
 
 def _store_nothing(body: bytes, named: str | None, now_s: float, wall_ns: int) -> Reply | None:
     """Leave every push to `Receiver._receive`: without compiled code, or with rules."""
@@ -383,17 +311,3 @@ def _store_nothing(body: bytes, named: str | None, now_s: float, wall_ns: int) -
 
 def _valid_or_empty(cluster: str | None) -> str:
     return cluster if cluster and not problem_with_id(cluster) else ""
-
-
-def _render(reply: Reply, encoding: Encoding, date: bytes, content: bytes) -> bytes:
-    status = HTTPStatus(reply.status)
-    lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
-    if date:
-        lines.append(f"Date: {date.decode()}")
-    lines += [f"{name}: {value}" for name, value in reply.headers]
-    if reply.retry_after_s is not None:
-        lines.append(f"Retry-After: {reply.retry_after_s}")
-    if status is HTTPStatus.UNAUTHORIZED:
-        lines.append(f"{CHALLENGE_HEADER}: {CHALLENGE}")
-    lines += [f"Content-Type: {encoding}", f"Content-Length: {len(content)}", "", ""]
-    return "\r\n".join(lines).encode("latin-1") + content

@@ -37,10 +37,11 @@ cdef class PushFastPath:
     """Answers pushes of one listener.
 
     What may change while Fleet runs is read from `receiver` at every push. Of `replies`, kept by
-    cluster, the first are to protobuf and the second to JSON.
+    cluster and verdict, the first are to protobuf and the second to JSON.
     """
 
     cdef object receiver
+    cdef object answers
     cdef dict clusters
     cdef dict clusters_by_query
     cdef dict protobuf_replies
@@ -63,7 +64,7 @@ cdef class PushFastPath:
         self.receiver, self.report, self.taken, self.kind = receiver, report, taken, kind
         self.json, self.protobuf = json, protobuf
         self.max_body_bytes, self.skew_ns = max_body_bytes, skew_ns
-        processor = receiver.processor
+        self.answers, processor = receiver.answers, receiver.processor
         self.clusters, self.clusters_by_query = processor.clusters, receiver.clusters_by_query
         self.protobuf_replies, self.json_replies = replies
         self.tally, self.puts = processor.counters.tally, processor.counters.puts
@@ -116,12 +117,19 @@ cdef class PushFastPath:
         if writer is None:
             return None
         row = writer.rows.get(node)
-        replies = self.json_replies if is_json else self.protobuf_replies
-        kept = replies.get(name)
-        if row is None or kept is None or kept[0] is not cluster.served:
+        if row is None:
             return None
-        texts = self.receiver.verdict_texts
-        if texts and (name, node) in texts:
+        replies, key = self.json_replies if is_json else self.protobuf_replies, name
+        texts = self.answers.verdict_texts
+        if texts:
+            about = (name, node)
+            text = texts.get(about)
+            if text:
+                if about in self.answers.ask_texts:
+                    return None
+                key = (name, text)
+        kept = replies.get(key)
+        if kept is None or kept[0] is not cluster.served:
             return None
         report = report_of(&found, self.report, node, own)
         self.puts[writer.put(row, &found, report, now_s)] += 1
