@@ -272,21 +272,39 @@ async def test_recorded_pushes_of_the_reference_agent_are_accepted() -> None:
         assert fleet.receiver.items == {"TracesRequest": 1}
 
 
-def test_small_gzip_bodies_of_known_senders_are_answered_at_once() -> None:
-    def answer(receiver: Receiver, body: bytes, token: bytes | None = None) -> bytes | None:
-        packed = gzip.compress(body)
-        return receiver.answer(PlainRequest(False, b"", None, token, packed, is_gzip=True), b"")
+def packed_answer(receiver: Receiver, body: bytes, token: bytes | None = None) -> int | None:
+    packed = gzip.compress(body)
+    reply = receiver.answer(PlainRequest(False, b"", None, token, packed, is_gzip=True), b"")
+    return None if reply is None else int(reply[9:12])
 
+
+def test_small_gzip_bodies_of_known_senders_are_answered_at_once() -> None:
     is_open = Receiver(FleetProcessor(ThresholdPolicy()))
-    assert (answer(is_open, protobuf("n", 0.9)) or b"").startswith(b"HTTP/1.1 200")
+    assert packed_answer(is_open, protobuf("n", 0.9)) == 200
     assert set(is_open.processor.clusters["train"].roster.rows) == {"n"}
-    assert answer(is_open, bytes(70_000)) is None  # a body that unfolds
-    assert answer(is_open, os.urandom(5_000)) is None
+    assert packed_answer(is_open, bytes(70_000)) is None  # a body that unfolds
+    assert packed_answer(is_open, os.urandom(5_000)) is None
     closed = Receiver(FleetProcessor(ThresholdPolicy()))
     closed.http_token = access_of("secret")
-    assert answer(closed, protobuf("n", 0.9)) is None
-    assert answer(closed, protobuf("n", 0.9), b"Bearer other") is None
-    assert (answer(closed, protobuf("n", 0.9), b"Bearer secret") or b"")[9:12] == b"200"
+    assert packed_answer(closed, protobuf("n", 0.9), b"Bearer secret") == 200
+
+
+def test_nothing_is_unpacked_or_decoded_before_its_sender_is_admitted() -> None:
+    """A body that unfolds is not looked at, and a large plain one is left to a thread."""
+    unfolds, large = bytes(70_000), protobuf("n", 0.9) * 400
+    closed = Receiver(FleetProcessor(ThresholdPolicy()))
+    closed.http_token = access_of("secret")
+    for token in (None, b"Bearer other"):
+        assert packed_answer(closed, unfolds, token) == 401
+    limited = Receiver(FleetProcessor(ThresholdPolicy()))
+    limited.limit_requests(2)
+    assert [packed_answer(limited, unfolds) for _ in range(9)] == [None] * 9, "the long way counts"
+    assert [packed_answer(limited, protobuf("n", 0.9)) for _ in range(3)] == [200, 200, 429]
+    assert packed_answer(limited, unfolds) == 429
+    limited.refuses = "shutting down"
+    assert packed_answer(limited, unfolds) == 503
+    for receiver in (closed, limited, Receiver(FleetProcessor(ThresholdPolicy()))):
+        assert receiver.answer(PlainRequest(False, b"", None, None, large), b"") is None
 
 
 def test_a_token_of_another_cluster_is_refused_and_nothing_is_stored() -> None:

@@ -14,7 +14,7 @@ from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding, count_received
 from ingero.contract.otlp.rpc_status import encode_status
 from ingero.contract.otlp.values import Kind, MetricsRequest
-from ingero.contract.push.decode import NodeReport, decode_plain_push, problem_with_id
+from ingero.contract.push.decode import NodeReport, problem_with_id
 from ingero.contract.push.segment import PlainRequest
 from ingero.errors import MalformedPush, TooLarge
 from ingero.fleet.allowed_clusters import refused_cluster
@@ -25,6 +25,7 @@ from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import Key, TokenScope
 from ingero.transport.otlp.decoding import (
     INLINE_BYTES,
+    INLINE_COMPRESSED_BYTES,
     DecodingThread,
     finish_in_slices,
     unpack_small,
@@ -89,7 +90,7 @@ class Receiver:
     # --- Plain pushes ---
     def fast_path(self, max_body_bytes: int) -> FastPath:
         """Return the compiled fast path for pushes of known nodes; `answer` handles all others."""
-        compiled = self._compiled(self.answers.rendered, max_body_bytes)
+        compiled = self._compiled(self.answers.rendered, min(max_body_bytes, INLINE_BYTES))
         fast_path: FastPath = no_fast_path if compiled is None else compiled.answer
         return fast_path
 
@@ -113,29 +114,31 @@ class Receiver:
     ) -> bytes | None:
         """Handle a plain metrics push and return the whole HTTP reply.
 
-        Returns None for a large body that only the full decoder can read or that is compressed, and
-        where rules about providers apply.
+        Returns None for a body that is large, packed or not, and where rules about providers apply.
         """
         is_json, query, header, authorization, sent, is_gzip = request
-        presented = authorization.decode("latin-1") if authorization else None
-        body = self._unpacked(sent, presented) if is_gzip else sent
-        if self.providers is not None or body is None:
+        is_large = len(sent) > (INLINE_COMPRESSED_BYTES if is_gzip else INLINE_BYTES)
+        if self.providers is not None or is_large:
             return None
-        if len(body) > INLINE_BYTES and decode_plain_push(body, is_json) is None:
-            return None
+        admitted: Key | Reply | None = None
+        if self.refuses or self.max_requests_per_s or self.http_token.is_required:
+            presented = authorization.decode("latin-1") if authorization else None
+            admitted = self._admit(self.http_token, presented, address)
         encoding = Encoding.JSON if is_json else Encoding.PROTOBUF
         cluster = self._named_cluster(query, header)
         reply: bytes | Reply | None = None
-        admitted = None
-        if self.refuses or self.max_requests_per_s or self.http_token.is_required:
-            admitted = self._admit(self.http_token, presented, address)
-            if isinstance(admitted, Reply):
-                reply = admitted
-            elif admitted.is_confined:
+        if isinstance(admitted, Reply):
+            reply = admitted
+        else:
+            body = unpack_small(sent) if is_gzip else sent
+            if body is None:  # whoever handles it takes from the allowance again
+                self._allowance += 1
+                return None
+            if admitted is not None and admitted.is_confined:
                 inbound = Inbound(MetricsRequest, body, encoding, cluster, admitted, address)
                 reply = refused_cluster(admitted, inbound)
-        if reply is None:
-            reply = self._push_plain(body, encoding, cluster, address, date)
+            if reply is None:
+                reply = self._push_plain(body, encoding, cluster, address, date)
         if isinstance(reply, bytes):
             self.plain_pushes[0] += 1
             return reply
@@ -161,12 +164,6 @@ class Receiver:
         for sink in self.sinks.get(MetricsRequest, ()):
             sink.offer(MetricsRequest, body, encoding, taken)
         return self.answers.whole_reply(taken.cluster, taken.node, taken.partial, encoding, date)
-
-    def _unpacked(self, body: bytes, presented: str | None) -> bytes | None:
-        """Return a small gzip body of a known sender as it was; None for all others."""
-        token = self.http_token
-        is_known = not token.is_required or token.find(presented, time.monotonic()) is not None
-        return unpack_small(body) if is_known else None
 
     def _named_cluster(self, query: bytes, header: bytes | None) -> str | None:
         kept = self.clusters_by_query
