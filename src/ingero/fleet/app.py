@@ -230,8 +230,10 @@ class FleetService:
         else:
             await self.replica.share(LimitsSet(limits_of(policy)))
 
-    def _push_port(self) -> int:
-        """Return where enrolled nodes push: over HTTP where it is served."""
+    def _push_port(self) -> int | None:
+        """Return where enrolled nodes push: over HTTP where it is served; None while starting."""
+        if not self._ready:
+            return None
         address = self.addresses.get("http") or self.addresses["grpc"]
         return int(address.rpartition(":")[2])
 

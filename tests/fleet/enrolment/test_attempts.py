@@ -23,6 +23,7 @@ from ingero.fleet.app import FleetService
 from ingero.fleet.enrolment.routes import CHANGES_AT_ONCE
 from ingero.fleet.enrolment.service import EnrolmentService
 from ingero.transport.enrolment.authority import key_digest, new_key, signing_request
+from ingero.transport.http import HttpListener
 
 SECRET = "5e" * 16
 JSON = {"Content-Type": "application/json"}
@@ -56,6 +57,34 @@ async def join(
     url = f"http://{service.addresses['threshold']}/api/v1/enrol"
     status, _, body = await post(url, msgspec.json.encode(request), JSON | bearer(secret))
     return status, body
+
+
+async def test_a_code_is_not_used_up_while_fleet_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API is served first, and where nodes push is known only when all listeners are open."""
+    add_secret(folder, SECRET)
+    told: list[tuple[int, bytes]] = []
+    start, services = HttpListener.start, list[FleetService]()
+    listen = FleetService._open_listeners
+
+    async def opening(service: FleetService) -> None:
+        services.append(service)
+        await listen(service)
+
+    async def started(listener: HttpListener) -> None:
+        await start(listener)
+        if not told:
+            services[0].addresses["threshold"] = listener.address
+            told.append(await join(services[0], asked("gpu-1")))
+
+    monkeypatch.setattr(FleetService, "_open_listeners", opening)
+    monkeypatch.setattr(HttpListener, "start", started)
+    async with fleet(folder) as service:
+        assert [(status, b"Fleet is starting" in body) for status, body in told] == [(503, True)]
+        status, body = await join(service, asked("gpu-1"))
+        port = msgspec.json.decode(body, type=EnrolReply).push_port
+        assert (status, str(port)) == (200, service.addresses["http"].rpartition(":")[2])
 
 
 async def push(service: FleetService, node: str, token: str) -> int:

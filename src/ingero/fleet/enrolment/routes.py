@@ -57,10 +57,10 @@ T = TypeVar("T")
 
 
 class EnrolmentApi:
-    """The endpoints. `push_port` is where nodes push."""
+    """The endpoints. `push_port` is where nodes push, None while Fleet starts."""
 
     def __init__(
-        self, service: "EnrolmentService", push_port: Callable[[], int], access: Access
+        self, service: "EnrolmentService", push_port: Callable[[], int | None], access: Access
     ) -> None:
         self._service, self._push_port, self._access = service, push_port, access
         self._wrong = RateLimit(WRONG_CODES_AT_ONCE / 60, WRONG_CODES_AT_ONCE)
@@ -89,6 +89,10 @@ class EnrolmentApi:
         code = self._service.code_of(parse_bearer(request.headers.get(AUTHORIZATION)), time.time())
         if code is None:
             return self._refused(peer)
+        push_port = self._push_port()
+        if push_port is None:  # before the code is used up
+            starting = Denied(HTTPStatus.SERVICE_UNAVAILABLE, "Fleet is starting; try again", 1)
+            return denied_response(starting)
         asked = await _body(request, EnrolRequest)
         if isinstance(asked, Response):
             return asked
@@ -109,7 +113,7 @@ class EnrolmentApi:
                     certificate=issued.certificate,
                     authority=self._service.authority.pem,
                     token=issued.token,
-                    push_port=self._push_port(),
+                    push_port=push_port,
                     names=list(issued.member.names),
                     cluster=issued.member.cluster,
                 )
