@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.support.waiting import PATIENCE_S
 
-from ingero.stopping import is_set_within
+from ingero.stopping import end_tasks, is_set_within
 
 
 async def test_a_pause_ends_when_its_event_is_set_or_its_time_is_over() -> None:
@@ -35,3 +35,16 @@ async def test_a_loop_of_pauses_can_be_cancelled_just_after_its_event(steps: int
     task.cancel()
     await asyncio.wait([task], timeout=PATIENCE_S)
     assert task.cancelled()
+
+
+async def test_tasks_end_also_where_one_of_them_had_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail() -> None:
+        raise RuntimeError("a defect")
+
+    failed, running = asyncio.create_task(fail()), asyncio.create_task(asyncio.sleep(60.0))
+    await asyncio.wait([failed])
+    await end_tasks([failed, running])
+    assert running.cancelled()
+    assert "task_failed" in caplog.text and "a defect" in caplog.text

@@ -245,3 +245,43 @@ async def test_a_defect_in_a_backend_costs_one_batch_and_a_lost_token_none(
         1,
     )
     assert "export_failed" in caplog.text
+
+
+async def test_fleets_own_series_go_on_after_a_report_that_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as behind:
+        changes = forwarding("otlphttp", behind.addresses["http"])
+        changes["processors"] = {"ingero": {"push_interval": "1s"}}
+        async with running(**changes) as front:
+            report, errors = front.exporters.report, [RuntimeError("a defect")]
+
+            def failing_once(own: otlp.MetricsRequest) -> None:
+                if errors:
+                    raise errors.pop()
+                report(own)
+
+            front.exporters.report = failing_once  # type: ignore[method-assign] # on purpose
+            await post(f"http://{front.addresses['http']}/v1/metrics", protobuf("a", 0.9), PB)
+            async with asyncio.timeout(PATIENCE_S):
+                while b"ingero_fleet_threshold" not in await _received(behind):
+                    await asyncio.sleep(0.05)
+    assert "report_failed" in caplog.text
+
+
+async def test_a_body_that_cannot_be_turned_costs_that_body_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def defect(kind: type, body: bytes) -> bytes:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("ingero.fleet.forward._as_protobuf", defect)
+    backend = Backend()
+    target = forwarder(backend)
+    offer(target, "a", encoding=Encoding.JSON)
+    offer(target, "b")
+    target.start()
+    await until_async(lambda: target.counters.sent)
+    await target.stop()
+    assert (target.counters.sent, target.counters.dropped["failed"]) == (1, 1)
+    assert "export_failed" in caplog.text

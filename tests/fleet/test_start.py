@@ -1,9 +1,11 @@
-"""What strangers can do while Fleet starts: nothing, from the first connection on."""
+"""Start and stop of Fleet: what strangers can do meanwhile, and that its end is orderly."""
 
+import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
 from tests.support.pushes import NEVER_S, PB, post, protobuf
@@ -14,6 +16,22 @@ from ingero.transport.http import HttpListener
 from ingero.transport.otlp.server_grpc import PATHS, GrpcListener
 
 running = partial(running_fleet, tick_s=NEVER_S)
+
+
+async def test_fleet_answers_what_is_under_way_also_where_one_of_its_tasks_had_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail() -> None:
+        raise RuntimeError("a defect")
+
+    async with running() as fleet:
+        fleet._tasks.insert(0, asyncio.create_task(fail()))
+        address = fleet.addresses["http"]
+        await post(f"http://{address}/v1/metrics", protobuf("a", 0.9), PB)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await post(f"http://{address}/v1/metrics", protobuf("a", 0.9), PB)
+    assert "a defect" in caplog.text
+    assert all(task.done() for task in fleet._tasks)
 
 
 async def test_a_listener_that_is_being_opened_asks_for_its_token(

@@ -1,7 +1,6 @@
 """The Fleet service: builds its parts, runs until a signal and drains."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
@@ -56,6 +55,7 @@ from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import STOPPING, Receiver
 from ingero.fleet.replicas.metrics import replica_families
 from ingero.fleet.verdict_metrics import job_families, verdict_families
+from ingero.stopping import end_tasks
 from ingero.transport.access import Access
 from ingero.transport.otlp.decoding import TICK_SLICE_S, finish, finish_in_slices
 from ingero.transport.otlp.server_http import push_protocol
@@ -329,13 +329,13 @@ class FleetService:
         """Export Fleet's own series to where received metrics are forwarded."""
         while True:
             await asyncio.sleep(self.processor.policy.push_interval_s)
-            is_mine = self.replica is None or self.replica.may_send(self.now())
-            if self.exporters.forwarders and self.processor.clusters and is_mine:
-                gpus = self._prices.families(self.processor)
-                body = encode_protobuf(own_series(self.processor, time.time_ns(), gpus))
-                for sink in self.receiver.sinks.get(MetricsRequest, ()):
-                    if isinstance(sink, Forwarder):
-                        sink.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))
+            try:
+                is_mine = self.replica is None or self.replica.may_send(self.now())
+                if self.exporters.forwarders and self.processor.clusters and is_mine:
+                    gpus = self._prices.families(self.processor)
+                    self.exporters.report(own_series(self.processor, time.time_ns(), gpus))
+            except Exception:  # one that fails must not stop all later ones
+                log.exception("report_failed")
 
     async def _render_own(self) -> bytes:
         return render(
@@ -386,10 +386,7 @@ class FleetService:
         """Refuse new requests, finish running and queued ones; close the health page last."""
         self.receiver.refuses = STOPPING
         self._ready = False
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(self._tasks)
         self.live.close()
         await self._listeners.drain()
         if self.replica is not None:

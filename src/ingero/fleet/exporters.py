@@ -13,8 +13,11 @@ from ingero.config.fleet_exporters import (
     exporter_kind,
 )
 from ingero.contract.exposition import Family
+from ingero.contract.otlp.body import Encoding
+from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_families
+from ingero.fleet.processor import Taken
 from ingero.fleet.receive import Sink
 from ingero.fleet.series import ReceivedSeries, series_families
 
@@ -29,12 +32,15 @@ class FleetExporters:
         self.series: dict[str, ReceivedSeries] = {}
         self.forwarders: list[Forwarder] = []
         self.backends: list[HttpBackend | GrpcBackend] = []
+        self._reported: list[Forwarder] = []
         self._series_ttl_s = series_ttl_s
 
     def build(self, config: FleetConfig) -> dict[Kind, Sequence[Sink]]:
         """Return the exporters of each pipeline; raise IngeroError where one cannot be built."""
         sinks = {name: self._sink(name, exporter) for name, exporter in config.exporters.items()}
         pipelines = config.service.pipelines
+        listed = [sinks[name] for name in pipelines.metrics.exporters]
+        self._reported = [sink for sink in listed if isinstance(sink, Forwarder)]
         return {
             MetricsRequest: tuple(sinks[name] for name in pipelines.metrics.exporters),
             TracesRequest: tuple(sinks[name] for name in pipelines.traces.exporters),
@@ -52,6 +58,12 @@ class FleetExporters:
         self.forwarders.append(forwarder)
         self.backends.append(backend)
         return forwarder
+
+    def report(self, own: MetricsRequest) -> None:
+        """Send Fleet's own series to where received metrics are forwarded."""
+        body = encode_protobuf(own)
+        for forwarder in self._reported:
+            forwarder.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))
 
     def start(self) -> None:
         """Begin to send what is queued."""

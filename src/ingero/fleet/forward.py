@@ -167,6 +167,10 @@ class Forwarder:
             except (MalformedPush, TooLarge):
                 self.counters.dropped["malformed"] += 1
                 continue
+            except Exception:  # a body that fails must not block later ones
+                log.exception("export_failed", extra={"exporter": self.name})
+                self.counters.dropped["failed"] += 1
+                continue
             parts.append(body)
             size += len(body)
             if done is not None:

@@ -20,7 +20,8 @@ from ingero.config.deploy.ports import FLEET, ports_alone
 from ingero.config.fleet import FleetConfig
 from ingero.config.loader import load_file
 from ingero.fleet.enrolment.build import build_enrolment
-from ingero.fleet.enrolment.own_certificates import CHECK_S, RETRY_S, OwnCertificates
+from ingero.fleet.enrolment.own_certificates import CHECK_S, RETRY_S, Checked, OwnCertificates
+from ingero.stopping import end_tasks
 from ingero.transport.certificates import names_in, self_signed
 from ingero.transport.enrolment.authority import (
     SERVER_DAYS,
@@ -144,6 +145,29 @@ def test_a_file_that_cannot_be_written_is_tried_again(
         assert certificates.check(now()).again_in_s == RETRY_S
         assert certificates.check(now()).again_in_s == RETRY_S
     assert caplog.text.count("certificate_not_renewed") == 1
+
+
+async def test_renewing_goes_on_after_a_check_that_failed(
+    authority: SigningAuthority,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("ingero.fleet.enrolment.own_certificates.RETRY_S", 0.0)
+    certificates, used = OwnCertificates(authority, []), asyncio.Event()
+    found = [RuntimeError("a defect"), Checked(is_new=True, again_in_s=60.0)]
+
+    def check(now: datetime.datetime) -> Checked:
+        first = found.pop(0)
+        if isinstance(first, Exception):
+            raise first
+        return first
+
+    certificates.check = check  # type: ignore[method-assign] # on purpose
+    renewing = asyncio.create_task(certificates.renew_forever(used.set))
+    async with asyncio.timeout(PATIENCE_S):
+        await used.wait()
+    await end_tasks([renewing])
+    assert "renewal_failed" in caplog.text
 
 
 async def connect(address: str, authority: Path) -> tuple[asyncio.StreamReader, Any]:

@@ -29,6 +29,7 @@ from ingero.fleet.alerts.chat import Chat
 from ingero.fleet.alerts.kubernetes import Kubernetes
 from ingero.fleet.alerts.post import Delivery
 from ingero.fleet.alerts.targets import Alertmanager, Pagerduty, Target, Webhook
+from ingero.stopping import end_tasks
 
 REFRESH_S: Final = 60.0  # how often an Alertmanager hears again of what is open
 MAX_JOURNAL_BYTES: Final = 64 << 20
@@ -139,10 +140,7 @@ class AlertService:
 
     async def stop(self) -> None:
         """Try once more to deliver what is due, and keep the rest in the journal."""
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(self._tasks)
         if self._tasks:
             await self.deliver(time.time())
         await self._save()

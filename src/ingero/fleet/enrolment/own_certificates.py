@@ -78,10 +78,15 @@ class OwnCertificates:
     async def renew_forever(self, use: Callable[[], None]) -> None:
         """Renew in time until cancelled; `use` makes listeners read their files again."""
         while True:
-            checked = await asyncio.to_thread(self.check, datetime.now(UTC))
-            if checked.is_new:
-                use()
-            await asyncio.sleep(checked.again_in_s)
+            again_s = RETRY_S
+            try:
+                checked = await asyncio.to_thread(self.check, datetime.now(UTC))
+                if checked.is_new:
+                    use()
+                again_s = checked.again_in_s
+            except Exception:  # one check that fails must not stop all later ones
+                log.exception("renewal_failed")
+            await asyncio.sleep(again_s)
 
     def _renew_if_due(self, file: Path, now: datetime) -> float:
         """Return the seconds until this certificate is due."""

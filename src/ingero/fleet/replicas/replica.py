@@ -20,7 +20,7 @@ from ingero.fleet.replicas.intake import Intake
 from ingero.fleet.replicas.outbox import Outbox
 from ingero.fleet.replicas.shared import SharedState
 from ingero.fleet.replicas.snapshot import decode_snapshot, encode_snapshot, install
-from ingero.stopping import is_set_within
+from ingero.stopping import end_tasks, is_set_within
 from ingero.transport.cluster_log.port import BEGINNING, Appended, ClusterLog, Snapshot
 
 FLUSH_S: Final = 0.25
@@ -99,10 +99,7 @@ class Replica:
 
     async def stop(self) -> None:
         """Tell what is left, and that this replica leaves."""
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(self._tasks)
         if self.is_ready:
             self.is_ready = False
             with contextlib.suppress(IngeroError):
