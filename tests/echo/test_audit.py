@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingero.echo.audit import LONGEST_TEXT, MAX_ADDRESSES, AuditTrail, Entry
+from ingero.echo.audit import FLUSH_ROWS, LONGEST_TEXT, MAX_ADDRESSES, AuditTrail, Entry
 from ingero.storage.events.schema import AUDIT_LOG
 
 NAMES = [name for name, _, _ in AUDIT_LOG.columns]
@@ -47,6 +47,27 @@ async def test_refused_requests_share_one_row_per_address_and_minute(clock: list
         ("10.0.0.1", 1, 401),
     ]
     assert trail.written == 3
+
+
+async def test_rows_that_cannot_be_written_cost_themselves_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store()
+    trail = AuditTrail(store)  # type: ignore[arg-type] - only `audit` is used
+    audit, errors = store.audit, [RuntimeError("a defect")]
+
+    async def failing_once(rows: list[list[Any]]) -> None:
+        if errors:
+            raise errors.pop()
+        await audit(rows)
+
+    store.audit = failing_once  # type: ignore[method-assign] # on purpose
+    for number in range(FLUSH_ROWS + 1):
+        trail.add(Entry("r", tool=f"t{number}"))
+    await trail.stop()
+    assert [row["tool"] for row in store.rows] == [f"t{FLUSH_ROWS}"]
+    assert (trail.written, trail.dropped) == (1, FLUSH_ROWS)
+    assert "audit_failed" in caplog.text
 
 
 async def test_many_addresses_share_one_row(clock: list[float]) -> None:

@@ -5,7 +5,6 @@ cannot fill the log. Texts that a client chooses are cut.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter, deque
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from ingero.echo.store.api import StoreApi
 from ingero.errors import IngeroError
+from ingero.stopping import end_tasks
 
 log = logging.getLogger(__name__)
 
@@ -120,9 +120,7 @@ class AuditTrail:
     async def stop(self) -> None:
         """Write the waiting entries, if the store accepts them."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks([self._task])
         self._end_minute()
         await self._flush()
 
@@ -144,6 +142,10 @@ class AuditTrail:
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 return
+            except Exception:  # rows that fail must not stop all later ones
+                self.dropped += len(rows)
+                log.exception("audit_failed")
+                continue
             self.written += len(rows)
 
 

@@ -1,15 +1,20 @@
 """The store process ends at any moment: what is durable is still loaded, by the next one."""
 
 import asyncio
+import errno
 import os
 import signal
+from asyncio.subprocess import Process
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import uvloop
 from tests.support.echo_samples import metrics_body
 from tests.support.stores import store_settings
 from tests.support.waiting import until_async
 
+from ingero.children.aio import start_worker
 from ingero.contract.otlp.rows import Signal
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store.api import StoreRestarting
@@ -50,3 +55,26 @@ def test_the_next_store_is_told_what_is_durable_however_the_last_one_ended(tmp_p
     """On the event loop that Echo uses, which raises where asyncio only logs."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(load_after_replacements(tmp_path)) == 3
+
+
+async def test_a_store_that_the_system_cannot_start_at_once_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(EngineSettings(**store_settings(tmp_path / "echo.db"), segment_bytes=1 << 20))
+    await engine.start()
+    refused = []
+
+    async def refuse_once(command: list[str], pass_fds: Sequence[int]) -> Process:
+        if not refused:
+            refused.append(OSError(errno.EAGAIN, "Resource temporarily unavailable"))
+            raise refused[0]
+        return await start_worker(command, pass_fds)
+
+    monkeypatch.setattr("ingero.echo.store.client.start_worker", refuse_once)
+    try:
+        await replace_store(engine)
+        accepted = await engine.submit(Signal.METRICS, metrics_body(first=1))
+        await until_async(lambda: engine.store.applied_seq >= accepted.seq)
+    finally:
+        await engine.stop()
+    assert refused

@@ -213,6 +213,9 @@ class StoreClient:
         command = module_command("ingero.echo.store.process", child, settings)
         try:
             self._process = await start_worker(command, pass_fds=[theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise
         finally:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=AHEAD_BYTES)
@@ -267,7 +270,7 @@ class StoreClient:
                 try:
                     reader = await self._spawn()
                     break
-                except StoreError as error:
+                except (StoreError, OSError) as error:  # of the system: no process, no memory
                     self.progress = msgspec.structs.replace(self.progress, problem=str(error))
                     log.error("store_not_started", extra={"reason": str(error)})
 
