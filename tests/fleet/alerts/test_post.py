@@ -9,8 +9,10 @@ from aiohttp import web
 from tests.support.alerts import NOW_S, SLOW
 from tests.support.pushes import loopback_config
 
+from ingero.contract.episodes.episode import AlertTold
 from ingero.core.alerts.alert import Message, MessageKind, alert_of
-from ingero.fleet.alerts.post import Poster
+from ingero.fleet.alerts.post import Delivery, Poster
+from ingero.fleet.alerts.service import AlertService
 from ingero.fleet.alerts.targets import Webhook
 
 KEY = "/services/T0/%7BKEY-KEY-KEY%7D?token=SECRET-SECRET"
@@ -82,3 +84,20 @@ async def test_a_target_that_repeats_its_address_does_not_give_its_key_away() ->
     await webhook.close()
     await runner.cleanup()
     assert done.why == "HTTP 404: no /…/T0/…?token=…, /…/T0/…: unknown hook"
+
+
+async def test_what_a_mistake_says_is_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    config = loopback_config(alerts={"targets": {"webhook": {"url": "http://127.0.0.1:1"}}})
+    alerts = AlertService(config.alerts, None, NOW_S)
+
+    async def mistake(message: Message, now_s: float) -> Delivery:
+        raise ValueError(f"http://127.0.0.1:1{KEY}")
+
+    alerts._targets["webhook"].send = mistake  # type: ignore[method-assign] # on purpose
+    told: list[AlertTold] = []
+    alerts.on_outcome = lambda episode, each: told.append(each)
+    alerts.step([("c", SLOW)], NOW_S)
+    await alerts.deliver(NOW_S)
+    await alerts.stop()
+    assert [each.why for each in told] == ["it could not be made; the log has the reason"]
+    assert KEY in caplog.text

@@ -238,9 +238,9 @@ async def _try(target: Target, message: Message, now_s: float) -> Delivery:
         return await target.send(message, now_s)
     except IngeroError as error:  # a secret that cannot be read; an operator can repair it
         return Delivery(str(error))
-    except Exception as error:  # it would fail again, and must not stop those that follow
+    except Exception:  # it would fail again, and must not stop those that follow
         log.exception("alert_not_built", extra={"episode": message.alert.verdict.episode})
-        return Delivery(f"{type(error).__name__}: {error}", is_final=True)
+        return Delivery("it could not be made; the log has the reason", is_final=True)
 
 
 def _read(path: Path) -> AlertJournal:
