@@ -45,6 +45,17 @@ def test_a_code_is_found_until_it_expires() -> None:
     assert find_code(enrolment, "", 150.0) is None
 
 
+def test_the_cluster_of_a_fleet_stays_whatever_changes() -> None:
+    enrolment = replace(with_nodes(member("a")), cluster="train")
+    for changed in (
+        add_code(enrolment, CODE, 150.0),
+        enrolled(enrolment, CODE, member("b")),
+        revoked(enrolment, "a", 150.0),
+        without(enrolment, "a"),
+    ):
+        assert changed.cluster == "train"
+
+
 def test_expired_codes_are_dropped_when_one_is_added() -> None:
     fresh = replace(CODE, digest="d" * 64, created_s=300.0, expires_s=400.0)
     assert add_code(Enrolment((CODE,)), fresh, 300.0).codes == (fresh,)

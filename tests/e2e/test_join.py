@@ -1,6 +1,7 @@
 """Nodes join a Fleet over TLS, push as themselves, are asked, revoked, and leave."""
 
 import concurrent.futures
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,9 @@ def test_a_code_is_for_the_cluster_of_the_fleet(tmp_path: Path) -> None:
     assert (
         "1 node of cluster no and" in run("ingero", "fleet", "code", folder, "--nodes", "1").stdout
     )
+    shutil.move(tmp_path / "fleet" / "operator", tmp_path / "elsewhere")  # as its file says
+    moved = run("ingero", "fleet", "code", folder, "--nodes", "1").stdout
+    assert "1 node of cluster no and" in moved
     other = run("ingero", "fleet", "code", folder, "--cluster", "yes").stdout
     assert "64 nodes of cluster yes and" in other
     assert "no node has joined yet" in run("ingero", "fleet", "nodes", folder).stdout

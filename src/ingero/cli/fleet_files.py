@@ -7,7 +7,7 @@ import pwd
 import secrets
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,6 @@ from ingero.config.deploy.fleet_folder import (
 )
 from ingero.config.deploy.units import FLEET_UNIT, fleet_unit, installed_program
 from ingero.config.fleet import FleetConfig
-from ingero.config.ingero import load_ingero
 from ingero.config.loader import load_file
 from ingero.contract.enrolment.code import SECRET_BYTES, JoinCode, encode_code
 from ingero.core.enrolment import IssuedCode, add_code
@@ -77,6 +76,7 @@ def make_fleet(wanted: NewFleet) -> MadeFleet:
     ):  # fmt: skip
         make_own_folder(each)
     authority = make_authority(folder.enrolment, names[0])
+    EnrolmentFile(folder.enrolment).change(lambda now: replace(now, cluster=wanted.cluster))
     key = new_key()
     create_private(folder.key, private_pem(key))
     every = list(dict.fromkeys([*names, "localhost", "127.0.0.1", "::1"]))
@@ -140,10 +140,8 @@ def enrolment_of(folder: Path) -> EnrolmentFile:
 
 
 def cluster_of(folder: Path) -> str | None:
-    """Return the cluster that `ingero fleet init` was given: the one its operator asks about."""
-    enrolment_of(folder)
-    operator = FleetFolder(folder).operator / "ingero.yaml"
-    return load_ingero(operator).fleet.cluster_id if operator.exists() else None
+    """Return the cluster that `ingero fleet init` was given."""
+    return enrolment_of(folder).read().cluster
 
 
 def new_code(

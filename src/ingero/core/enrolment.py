@@ -59,10 +59,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Every code and every node."""
+    """Every code and every node; `cluster` is that of codes for which none is named."""
 
     codes: tuple[IssuedCode, ...] = ()
     members: Mapping[str, Member] = field(default_factory=dict)
+    cluster: str | None = None
 
     def active(self) -> list[Member]:
         """Return the nodes that are not revoked."""
@@ -171,7 +172,7 @@ def enrolled(enrolment: Enrolment, code: IssuedCode, member: Member) -> Enrolmen
         else each
         for each in enrolment.codes
     )
-    return Enrolment(codes, {**enrolment.members, member.node: member})
+    return changed(replace(enrolment, codes=codes), member)
 
 
 def changed(enrolment: Enrolment, member: Member) -> Enrolment:
