@@ -5,13 +5,18 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import msgspec
 import pytest
 
 from ingero.contract.api_paths import FLEET_SILENCES, FLEET_STATUS
 from ingero.contract.fleet_api import NodeStatus, SilenceList, Status
+from ingero.contract.node_api import ErrorReply
 from ingero.contract.silence import LiftRequest, Silence
 from ingero.errors import AuthError, TooLarge, Unavailable
+from ingero.fleet.allowed_clusters import not_allowed
 from ingero.transport import fleet_client
+from ingero.transport.access import lacks_scope
+from ingero.transport.bearer import TokenScope
 from ingero.transport.fleet_client import FleetClient
 from ingero.transport.tls import ClientTls
 
@@ -81,6 +86,38 @@ def test_refusal_names_its_reason(
 ) -> None:
     with answering(status, body) as (client, _), pytest.raises(error, match=words):
         client.get(FLEET_STATUS, Status[NodeStatus])
+
+
+@pytest.mark.parametrize("reason", [lacks_scope((TokenScope.OPERATE,)), not_allowed("train")])
+def test_who_needs_another_token_is_told_where_it_may_be(reason: str) -> None:
+    body = msgspec.json.encode(ErrorReply(reason))
+    with answering(403, body) as (client, _), pytest.raises(AuthError) as refused:
+        client.get(FLEET_STATUS, Status[NodeStatus])
+    assert str(refused.value) == (
+        f"Fleet at {client.url} refuses: {reason}; take a token that may, in "
+        "$INGERO_FLEET_TOKEN, or operator/ingero.yaml of `ingero fleet init` in $INGERO_CONFIG"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            b'{"error":"\'fleet\' is not a name of this machine; use localhost, or set a token"}',
+            "'fleet' is not a name of this machine; use localhost, or set a token",
+        ),
+        (
+            b'{"error":"changes from other machines need a token: extensions.x.token_file"}',
+            "changes from other machines need a token: extensions.x.token_file",
+        ),
+        (b"<h1>Forbidden</h1>", "<h1>Forbidden</h1>"),
+        (b"", "HTTP 403"),
+    ],
+)
+def test_who_is_refused_for_another_reason_is_not_sent_for_a_token(body: bytes, said: str) -> None:
+    with answering(403, body) as (client, _), pytest.raises(AuthError) as refused:
+        client.get(FLEET_STATUS, Status[NodeStatus])
+    assert str(refused.value) == f"Fleet at {client.url} refuses: {said}"
 
 
 def test_answer_beyond_the_limit_is_an_error() -> None:

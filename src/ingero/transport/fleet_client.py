@@ -24,6 +24,10 @@ TIMEOUT_S: Final = 5.0
 MAX_REPLY_BYTES: Final = 32 << 20
 DEFAULT_PORT: Final = 8080
 _WHICH_ADDRESS: Final = "is it the address of its threshold API (port 8080)?"
+_OTHER_TOKEN: Final = (
+    f"; take a token that may, in ${FLEET_TOKEN_VARIABLE}, or operator/ingero.yaml of "
+    "`ingero fleet init` in $INGERO_CONFIG"
+)
 T = TypeVar("T")
 
 
@@ -121,11 +125,9 @@ class FleetClient:
                 f"set ${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml"
             )
         if status == HTTPStatus.FORBIDDEN:
-            raise AuthError(
-                f"Fleet at {self.url} refuses: {_reason(status, data)}; take a token that may, in "
-                f"${FLEET_TOKEN_VARIABLE}, or operator/ingero.yaml of `ingero fleet init` in "
-                "$INGERO_CONFIG"
-            )
+            reason = _reason(status, data) or f"HTTP {status}"
+            advice = _OTHER_TOKEN if "this token" in reason else ""  # not the host, nor a proxy
+            raise AuthError(f"Fleet at {self.url} refuses: {reason}{advice}")
         if status != HTTPStatus.OK:
             raise Unavailable(f"Fleet at {self.url} answered {status}: {_reason(status, data)}")
         try:
