@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 ROLL_UP_EVERY_S: Final = 20.0
 RETAIN_EVERY_S: Final = 60.0
 RETRY_S: Final = 1.0
+MOST_SHORTAGES: Final = 3
 UNASKED_S: Final = 60.0  # after this long without a question, what it would read may be forgotten
 NICENESS: Final = 10
 # share of the address space for DuckDB's buffers; the rest is for results and Python
@@ -68,6 +69,7 @@ class Loader:
         self._progress = Progress(0)
         self._progress_lock = threading.RLock()
         self._cursors = threading.local()
+        self._shortages: Counter[str] = Counter()  # of memory, in a row, by chore
         self._quiet = QuietMoments()
         self._asked_s = time.monotonic()  # the last question about rows
         self._descriptions = Descriptions()
@@ -116,10 +118,10 @@ class Loader:
             os.setpriority(os.PRIO_PROCESS, self._thread.native_id or 0, 0)
         self._wake.set()
         self._thread.join()
+        with self._tolerated("roll_up"), self._write_lock:  # the engines of a lake may be gone
+            self._store.roll_up(_now_us())
+            self._store.checkpoint()
         with self._write_lock:
-            with self._tolerated("roll_up"):  # the engines of a lake may be gone
-                self._store.roll_up(_now_us())
-                self._store.checkpoint()
             self._store.close()
         self._attempts.end()
         return 0
@@ -223,7 +225,7 @@ class Loader:
     def _chores(self) -> Iterator[None]:
         """Run roll-up and retention, in small steps between loads.
 
-        What fails because the store cannot be reached is done in the next round.
+        What fails for want of the store, or of memory, is done in the next round.
         """
         rolled = retained = 0.0
         while True:
@@ -251,10 +253,21 @@ class Loader:
 
     @contextlib.contextmanager
     def _tolerated(self, chore: str) -> Iterator[None]:
+        """Leave a chore for later; call it without the lock of writing."""
         try:
             yield
         except StoreError as error:
             log.warning("chore_failed chore=%s reason=%r", chore, str(error))
+        except (duckdb.Error, MemoryError) as error:
+            self._shortages[chore] += 1
+            # a process that stays short of memory is replaced by one that has it
+            if not is_out_of_memory(error) or self._shortages[chore] > MOST_SHORTAGES:
+                raise
+            with self._write_lock:
+                self._store.end_transaction()
+            log.warning("chore_failed chore=%s reason=%r", chore, first_line(error))
+        else:
+            del self._shortages[chore]
 
     def _step(self, steps: Iterator[int]) -> int | None:
         with self._write_lock:

@@ -351,6 +351,11 @@ class EventStore(abc.ABC):
             raise
         self._execute("COMMIT")
 
+    def end_transaction(self) -> None:
+        """Undo a transaction that an error has left open; raise duckdb.Error if it stays."""
+        with contextlib.suppress(duckdb.TransactionException):  # none is open, as it should be
+            self._execute("ROLLBACK")
+
     @contextlib.contextmanager
     def _registered(self, name: str, table: ArrowTable) -> Iterator[None]:
         self._connection.register(name, table)
