@@ -6,6 +6,7 @@ import grpc
 import pytest
 from tests.support.pushes import JSON, NEVER_S, PB, as_json, health, post, protobuf
 from tests.support.pushes import running as running_fleet
+from tests.support.waiting import until_async
 
 from ingero.config.fleet_exporters import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract.otlp import values as otlp
@@ -104,7 +105,7 @@ async def test_our_own_client_waits_as_long_as_it_is_asked_to() -> None:
         reply = await client.push(health("a", 0.9))
         await client.close()
         assert (reply.outcome, reply.retry_after_s) == (PushOutcome.SHED, 1.0)
-        assert fleet.receiver.replies["grpc", 503] == 1
+        await until_async(lambda: fleet.receiver.replies["grpc", 503] == 1)
 
 
 @pytest.mark.parametrize(("retry_after_s", "expected"), [(None, Refused), (7, Busy)])
