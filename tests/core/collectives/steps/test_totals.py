@@ -1,5 +1,7 @@
 """Steps that have only their bytes in common, since gradients are fused differently in each."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -78,3 +80,15 @@ def test_a_step_begins_after_the_longer_silence_where_several_calls_may_begin_it
     assert calls.max() <= MOST_CALLS
     begins, _ = cut_totals(volume, silence, 13 * UNIT)
     assert begins.tolist() == first.tolist()
+
+
+def test_calls_between_steps_cost_no_more_in_a_long_recording() -> None:
+    """After each of them the next step is looked for anew."""
+    spent_s = []
+    for steps in (4_000, 40_000):
+        volume = joined([[*step, 3 * UNIT + 4096] for step in fused(steps)])
+        silence = np.zeros(len(volume))
+        began_s = time.thread_time()
+        assert len(cut_totals(volume, silence, 12 * UNIT)[0]) == steps
+        spent_s.append(time.thread_time() - began_s)
+    assert spent_s[1] < 20 * spent_s[0], "ten times as many steps"

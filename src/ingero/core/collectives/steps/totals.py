@@ -109,17 +109,17 @@ def cut_totals(volume: Ints, silence_s: Floats, total: int) -> tuple[Ints, Ints]
     is_end = (after < len(ends)) & (ends[np.minimum(after, len(ends) - 1)] == ends + total)
     after = np.where(is_end, after, -1)
     length = _chains(after)
+    first = np.where(length > 0, np.arange(len(length)), len(volume))
+    first = np.minimum.accumulate(first[::-1])[::-1]  # call from each on that may begin a step
     begins: list[int] = []
     at = 0
-    while at < len(volume):
-        at = _best_begin(at, ends, total, after, length, silence_s)
-        if at < 0:
-            break
+    while at < len(volume) and first[at] < len(volume):
+        at = _best_begin(at, int(first[at]), ends, total, after, length, silence_s)
         while after[at] >= 0:
             begins.append(at)
             at = int(after[at])
-    first = np.array(begins, np.int64)
-    return first, after[first] - first if len(first) else first
+    found = np.array(begins, np.int64)
+    return found, after[found] - found if len(found) else found
 
 
 def _chains(after: Ints) -> Ints:
@@ -132,17 +132,15 @@ def _chains(after: Ints) -> Ints:
 
 
 def _best_begin(
-    at: int, ends: Ints, total: int, after: Ints, length: Ints, silence_s: Floats
+    at: int, first: int, ends: Ints, total: int, after: Ints, length: Ints, silence_s: Floats
 ) -> int:
     """Return with which call a step begins: one that most steps follow, after a long silence.
 
-    Of those within a step from `at` on; that one itself if nothing speaks against it.
+    Of those within a step from `first` on, the first that steps follow; `at` itself if nothing
+    speaks against it.
     """
-    near = np.flatnonzero(length[at:] > 0)[:1] + at
-    if not len(near):
-        return -1
-    stop = int(np.searchsorted(ends, ends[near[0]] + total))
-    candidates = np.arange(int(near[0]), min(stop, len(silence_s)))
+    stop = int(np.searchsorted(ends, ends[first] + total))
+    candidates = np.arange(first, min(stop, len(silence_s)))
     candidates = candidates[length[candidates] >= FITTING * length[candidates].max()]
     quiet = [_usual_silence(int(each), after, silence_s) for each in candidates.tolist()]
     best = int(np.argmax(quiet))
