@@ -68,6 +68,44 @@ def test_calls_that_repeat_alike_say_nothing() -> None:
     assert find_total(np.empty(0, np.int64)) == 0
 
 
+def periodic(seed: int, calls: int, most: int) -> Ints:
+    """Return steps of the same calls, of which a part may add up to a share of the step."""
+    dice = np.random.default_rng([seed, calls])
+    return np.tile(dice.integers(1, most, calls) * UNIT, 2000 // calls)
+
+
+@pytest.mark.parametrize(("calls", "most"), [(8, 60), (12, 9), (24, 20), (60, 10)])
+def test_parts_of_a_step_that_repeats_are_no_steps(calls: int, most: int) -> None:
+    for seed in range(6):
+        assert find_total(periodic(seed, calls, most)) == 0
+
+
+def test_neither_are_those_of_a_job_whose_steps_change_or_are_interrupted() -> None:
+    for seed in range(6):
+        dice = np.random.default_rng(seed)
+        one, other = periodic(seed, 8, 10), periodic(seed, 12, 5)
+        assert find_total(np.concatenate((one[:800], other[:900]))) == 0
+        at = dice.integers(0, len(other), 30)
+        assert find_total(np.insert(other, at, dice.integers(1, 5, 30) * UNIT)) == 0
+
+
+def test_nor_is_half_of_two_steps_where_calls_change_their_order() -> None:
+    for seed in range(6):
+        dice = np.random.default_rng([seed, 5])
+        steps = periodic(seed, 12, 9).reshape(-1, 12)
+        for step in steps:
+            at = int(dice.integers(11))
+            step[at : at + 2] = step[at : at + 2][::-1].copy()
+        assert find_total(steps.ravel()) in (0, int(steps[0].sum()))
+
+
+@pytest.mark.parametrize("tensors", [2, 4])
+def test_few_ways_to_fuse_gradients_have_a_total_when_they_were_seen_for_long(
+    tensors: int,
+) -> None:
+    assert find_total(joined(fused(800, tensors=tensors))) == tensors * UNIT
+
+
 def test_a_step_begins_after_the_longer_silence_where_several_calls_may_begin_it() -> None:
     """The first tensor is always alone, so steps could end after it as well."""
     steps = [[UNIT, *step] for step in fused(60)]

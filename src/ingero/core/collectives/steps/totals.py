@@ -3,10 +3,9 @@
 How many calls a step has, and how large they are, depends on when gradients were ready. But the end
 of every step is the end of a call, so the bytes since the end of any step reach a whole number of
 totals at calls that exist. Which total that is shows by chance, too, where sizes are multiples of
-one unit: it must hold for so many steps that this is as good as impossible.
+one unit: it must hold for so many steps that this is as good as impossible. A step counts only if
+its calls are no repetition of earlier ones, so a job whose calls repeat has no total.
 """
-
-from itertools import pairwise
 
 import numpy as np
 
@@ -16,11 +15,11 @@ from ingero.core.collectives.steps.patterns import StepCut, StepPattern
 
 MOST_CALLS = 32  # of a step; the last of its places is that of its last call
 FITTING = 0.9  # of all bytes are in steps
-CHANCE = 16.0  # the logarithm of how unlikely it must be that no total is behind it
+CHANCE = 24.0  # the logarithm of how unlikely a total must be, of which thousands are possible
 MIN_STEPS = 4
-FIRST_CALLS = 2 * MOST_CALLS  # from so many calls on it is tried: most lie in the middle of a step
+CLEAREST = 0.05  # no single step is taken for less likely than that: parts of a job may be alike
 MOST_TRIED = 4096  # calls
-SAMPLED = 64  # totals that show how often a call ends there by chance
+MORE_OFTEN = 1.25  # where calls end again so much more often after other bytes, those are a step
 LONGER = 1.5  # times the silence of the present beginning: where another one is the right one
 
 
@@ -65,18 +64,15 @@ def find_total(volume: Ints) -> int:
     if len(volume) <= MIN_STEPS or whole <= 0:
         return 0
     ends = np.concatenate(([0], np.cumsum(volume)))
-    known = ends[: FIRST_CALLS + 2 * MOST_CALLS + 1]
-    apart = np.unique(known[None, 1:] - known[:-1, None])
-    apart = apart[(apart > 0) & (apart * MIN_STEPS <= whole)]
-    some = apart[:: max(1, len(apart) // SAMPLED)]
-    by_chance = float(np.mean([np.isin(ends + each, ends).mean() for each in some.tolist()] or [1]))
-    repeated = set[int]()
-    for first in range(min(FIRST_CALLS, len(volume))):
-        likely = ends[first + 1 : first + 1 + 2 * MOST_CALLS] - ends[first]
-        due = ends[first] + likely[:, None] * np.arange(2, MIN_STEPS)
-        repeated.update(likely[np.isin(due, ends).all(axis=1)].tolist())
-    totals = (each for each in sorted(repeated) if each * MIN_STEPS <= whole)
-    return next((each for each in totals if _is_total(volume, each, by_chance)), 0)
+    calls = range(1, min(2 * MOST_CALLS, len(volume)) + 1)
+    apart, counts = np.unique(
+        np.concatenate([ends[n:] - ends[:-n] for n in calls]), return_counts=True
+    )
+    is_likely = (counts * MORE_OFTEN >= counts.max()) & (apart * MIN_STEPS <= whole)
+    is_likely &= counts * apart >= FITTING * (whole - 2 * apart)
+    by_chance = float(counts.mean()) / len(ends)
+    totals = (each for each in apart[is_likely].tolist() if _is_total(volume, each, by_chance))
+    return next(totals, 0)
 
 
 def _is_total(volume: Ints, total: int, by_chance: float) -> bool:
@@ -84,18 +80,36 @@ def _is_total(volume: Ints, total: int, by_chance: float) -> bool:
     begins, calls = cut_totals(volume, np.zeros(len(volume)), total)
     if len(begins) * total < FITTING * (int(volume.sum()) - 2 * total):
         return False
-    follows = (begins + calls)[:-1] == begins[1:]
-    # Equal calls end there again if they did once: only steps of other calls say anything.
-    made_of = [volume[at : at + n].tobytes() for at, n in zip(begins, calls, strict=True)]
-    is_new = np.array([one != other for one, other in pairwise(made_of)], bool)
-    steps = int((follows & is_new).sum())
-    chains = len(begins) - int(follows.sum())
     ends = np.concatenate(([0], np.cumsum(volume)))
     elsewhere = np.delete(ends, begins)
     if len(elsewhere):
         by_chance = max(by_chance, float(np.isin(elsewhere + total, ends).mean()))
-    unlikely = -np.log(max(by_chance, 1e-9)) * steps - np.log(MOST_CALLS) * chains
-    return bool(unlikely >= CHANCE + np.log(2 * MOST_CALLS * FIRST_CALLS))
+    surprises, chains = _count_surprises(volume, begins, calls)
+    unlikely = -np.log(max(by_chance, CLEAREST)) * surprises - np.log(MOST_CALLS) * chains
+    return bool(unlikely >= CHANCE)
+
+
+def _count_surprises(volume: Ints, begins: Ints, calls: Ints) -> tuple[int, int]:
+    """Return how many steps follow another one as none did before, and how many chains have some.
+
+    Calls that are known to add up to a total do so again, and where calls repeat, the steps before
+    one foretell what it is made of. So a step is compared with all earlier ones, together with the
+    steps since the last surprise.
+    """
+    names: dict[bytes, str] = {}
+    past = since = ""
+    surprises: list[int] = []
+    after, chain = -1, 0
+    for at, n in zip(begins.tolist(), calls.tolist(), strict=True):
+        step = names.setdefault(volume[at : at + n].tobytes(), chr(len(names) + 1))
+        if at != after:
+            chain, past, since = chain + 1, past + "\0", ""
+        is_known = since + step in past
+        if not is_known and at == after:
+            surprises.append(chain)
+        since = since + step if is_known else ""
+        past, after = past + step, at + n
+    return len(surprises), len(set(surprises))
 
 
 def cut_totals(volume: Ints, silence_s: Floats, total: int) -> tuple[Ints, Ints]:
