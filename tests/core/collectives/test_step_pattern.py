@@ -1,5 +1,6 @@
 """The step of one rank is found from its calls, whatever else it calls now and then."""
 
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -197,3 +198,16 @@ def test_the_steps_of_real_jobs_are_found(
     ends = np.sort(columns.end_ns[found.place == places - 1])
     assert found.place.max() + 1 == places
     assert np.diff(ends).mean() / MS == pytest.approx(step_ms, rel=0.01)
+
+
+def test_many_kinds_that_come_once_do_not_slow_the_search() -> None:
+    """A job whose messages change: no turn holds the kinds of both."""
+    spent_s = []
+    for calls in (800, 8000):
+        dice = np.random.default_rng(3)
+        single = [[("AllReduce", size, 1, -1)] for size in dice.integers(1 << 17, 1 << 40, calls)]
+        both = columns_of([*[BUCKETS] * (calls // 4), *single])
+        began_s = time.thread_time()
+        assert find_pattern(both) is None
+        spent_s.append(time.thread_time() - began_s)
+    assert spent_s[1] < 25 * spent_s[0], "ten times as many calls"

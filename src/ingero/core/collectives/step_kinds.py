@@ -64,7 +64,8 @@ def code_kinds(columns: Collectives, detail: Detail) -> KindCodes:
         for row, turn in zip(first.tolist(), direction[first].tolist(), strict=True)
     ]
     kinds = tuple(sorted(found))
-    code = np.array([kinds.index(kind) for kind in found] or [0], np.int64)[inverse]
+    code_of = {kind: code for code, kind in enumerate(kinds)}
+    code = np.array([code_of[kind] for kind in found] or [0], np.int64)[inverse]
     if detail is Detail.COLLECTIVES:
         code = np.where(exchange, UNKNOWN, code)
     return KindCodes(code, kinds)

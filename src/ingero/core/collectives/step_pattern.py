@@ -269,6 +269,9 @@ class _Calls:
     def turns(self, anchors: Rows) -> tuple[Ints, Mask] | None:
         """Return the usual turn between anchors and which turns hold it; None if too few do."""
         code = self.coded.code
+        most = 2 * np.bincount(code, minlength=len(self.weight)) >= len(anchors) - 1
+        if self.weight[most].sum() < EXPLAINED_BYTES:
+            return None  # too many bytes are of kinds that most turns do not have
         turn = np.searchsorted(anchors, np.arange(len(code)), side="right") - 1
         turn = np.where(turn < len(anchors) - 1, turn, -1)
         weight = np.where(self.often, 1.0, self.weight)  # they are asked, however few their bytes
