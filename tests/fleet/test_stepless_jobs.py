@@ -1,7 +1,9 @@
 """A job whose collectives repeat nothing cannot be judged: replies, counts and headline say so."""
 
+from dataclasses import replace
+
 import numpy as np
-from tests.support.verdict_pushes import START_S
+from tests.support.verdict_pushes import START_S, own_time_push
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.fleet_api import RankCounts
@@ -61,3 +63,18 @@ def test_a_rank_that_gets_the_row_of_one_that_left_is_not_said_to_be_unjudged() 
     cluster.keys[row] = ("n9", "k", 0)
     service.tick(START_S + 70)
     assert {job: said.nodes for job, said in cluster.stepless.jobs.items()} == {"j": {"n0"}}
+
+
+def test_so_is_one_whose_steps_are_no_longer_recognised() -> None:
+    """Its agents send single collectives again."""
+    service, dice = VerdictService(), np.random.default_rng(3)
+    for second in range(100):
+        for rank, records in enumerate(_calls(second, dice)):
+            if second < 30:
+                service.take(own_time_push(f"n{rank}", rank, second, 500.0), "c", START_S + second)
+            step = second if second < 30 else None
+            sent = [replace(each, step=step) for each in records]
+            service.take(encode_collectives(sent, "c", f"n{rank}"), "c", START_S + second)
+        service.tick(START_S + second)
+        said = SAID in {verdict.evidence for verdict in service.recent_verdicts("c")}
+        assert said == (second >= 90)

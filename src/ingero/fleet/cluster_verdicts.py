@@ -217,7 +217,7 @@ class ClusterVerdicts:
         """Turn the collectives received since the last tick into own times and lag."""
         if self.pending:
             taken = dict(self.records)
-            self.stepless.sent(taken.keys() - self.self_timed, now_s)
+            self.stepless.sent(taken, now_s)
             # Cleared first: records that raise must not be tried again every second.
             self.records.clear()
             self.pending = 0

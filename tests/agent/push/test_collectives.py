@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from tests.support.live_collectives import FleetStub, record
@@ -161,6 +162,18 @@ def test_samples_of_different_density_meet() -> None:
     dense, sparse = set(choose_rows(rows, 200).tolist()), set(choose_rows(rows, 40).tolist())
     assert sparse < dense
     assert len(sparse) <= 40
+
+
+def test_a_rank_whose_steps_are_gone_sends_single_collectives_after_minutes() -> None:
+    """Else it would seem to have ended, and not to be one that cannot be judged."""
+    node, sent = Node(), []
+    node.second([record(seq) for seq in range(60)])
+    for begin in range(60, 60 + 8 * 200, 8):  # 200 seconds of calls that repeat nothing
+        seqs = range(begin, begin + 8)
+        node.second([replace(record(seq), size_bytes=seq**3 << 20) for seq in seqs])
+        sent.append(len(node.fleet.requests))
+    assert set(sent[:178]) == {sent[0]}
+    assert [later - sooner for sooner, later in pairwise(sent[182:])] == [1] * 17
 
 
 def test_lost_records_do_not_become_a_long_step() -> None:

@@ -2,7 +2,8 @@
 
 A pattern is found as soon as it repeats, and looked for again whenever twice as many collectives
 are known: the micro-batches of the first step repeat, too. When steps no longer come, patterns that
-were in use before are tried first, then a new one is looked for.
+were in use before are tried first, then a new one is looked for. A pattern that finds no step for
+minutes is given up, even if there is no other one.
 """
 
 from collections import deque
@@ -26,10 +27,13 @@ MISSED_STEPS = (
 )
 # An evaluation is over after this time, most often: until then the steps of training are awaited.
 AWAITED_NS = 30_000_000_000
+# So are most checkpoints and long evaluations. Who sends nothing for longer seems to have ended.
+GIVEN_UP_NS = 180_000_000_000
 PAUSE_NS = 1_000_000_000  # after such a pause it is looked whether repetitions come in bursts
 BURST = 8.0  # a pause between bursts is as long as this many repetitions
 BELOW_HALF = 0.45  # a quantile; the median of bursts of two may be a pause
 REMEMBERED = 4  # patterns
+TRIED_STEPS = 8  # the newest calls, as many as in so many steps, show whether a pattern fits now
 
 
 class StepSearch:
@@ -40,8 +44,10 @@ class StepSearch:
         self.changes = 0
         self._known: deque[StepPattern] = deque(maxlen=REMEMBERED)
         self._recent: list[Collectives] = []  # until the pattern is confirmed
-        self._seen = 0  # collectives in `_recent`
-        self._next_search = LEARN_AFTER
+        self._seen = 0  # collectives in `_recent`; 0 once it is confirmed
+        self._confirm_at = 0  # so many of them
+        self._unsearched = 0  # collectives since a pattern was looked for
+        self._pause = 0  # so many of them pass before one is looked for again
         self._fitted_ns = 0  # end of the last collective when a step was finished last
 
     def take(self, rows: Collectives, held: Collectives, *, has_steps: bool) -> bool:
@@ -50,12 +56,13 @@ class StepSearch:
         `held` are those since the last finished step, the new ones included; `has_steps` tells
         whether the pattern in use finds a whole step among them.
         """
+        self._unsearched += len(rows)
         if self.pattern is None:
-            return self._learn(held)
-        if self._seen:
-            return self._confirm(rows)
+            return self._return_to_known(held, len(rows)) or self._learn(held)
+        if self._seen and self._confirm(rows):
+            return True
         # Patterns of before fit, too, where they differ in the anchor alone.
-        return not has_steps and self._replace(held)
+        return not has_steps and self._replace(held, len(rows))
 
     def fits(self, rows: Collectives) -> None:
         """Note the collectives of steps that were finished."""
@@ -63,23 +70,24 @@ class StepSearch:
 
     def skip(self) -> None:
         """Note that records were lost: what was seen before does not continue."""
-        if self.pattern is None:
-            self._next_search = LEARN_AFTER
-        elif self._seen:
-            self._recent, self._seen = [], 1
-            self._next_search = 2 * LEARN_AFTER
+        self._pause = 0
+        if self._seen:
+            self._recent, self._seen, self._confirm_at = [], 1, 2 * LEARN_AFTER
 
     def _learn(self, held: Collectives) -> bool:
-        if len(held) < self._next_search:
+        """Look for a pattern, again and again while a quarter more collectives are held.
+
+        So many are held at most that they do not grow for ever; then a quarter of them is new.
+        """
+        if len(held) < LEARN_AFTER or self._unsearched < self._pause:
             return False
-        # Held collectives are bounded: with a full house, every batch would be searched.
-        self._next_search = min(max(len(held) * 5 // 4, LEARN_AFTER), SEARCHED)
+        self._unsearched, self._pause = 0, len(held) // 4
         found = _find(held)
-        if found is None:
+        if found is None or not _has_steps(held, found):
             return False
-        self._use(found)
-        self._recent, self._seen = [held], len(held)
-        self._next_search = 2 * len(held)
+        self._use(found, held)
+        if not self._seen:
+            self._recent, self._seen, self._confirm_at = [held], len(held), 2 * len(held)
         return True
 
     def _confirm(self, rows: Collectives) -> bool:
@@ -89,46 +97,61 @@ class StepSearch:
         if paused and self.pattern is not None:
             everything = concat(self._recent)
             if _pauses_most_of_the_time(everything, self.pattern):
-                self.pattern, self._seen = None, 0
+                self._use_none()
                 self._learn(everything)
                 return True
-        if self._seen < self._next_search:
+        if self._seen < self._confirm_at:
             return False
-        found = _find(concat(self._recent))
-        self._next_search = 2 * self._seen
+        everything = concat(self._recent)
+        found = _find(everything)
+        self._confirm_at = 2 * self._seen
         if self._seen >= SEARCHED:
             self._recent, self._seen = [], 0
         if found is None or _identity(found) == _identity(self.pattern):
             return False
-        self._use(found)
+        if not _has_steps(everything, found):  # the job did so before, and does otherwise now
+            return False
+        self._use(found, rows)
         return True
 
-    def _replace(self, held: Collectives) -> bool:
-        """Look for another pattern when there were no steps for long."""
-        length = 0 if self.pattern is None else len(self.pattern)
-        if len(held) < max(MISSED_STEPS * length, LEARN_AFTER):
+    def _replace(self, held: Collectives, new: int) -> bool:
+        """Look for another pattern when there were no steps for long; give this one up at last."""
+        before = self.pattern
+        if before is None or len(held) < max(MISSED_STEPS * len(before), LEARN_AFTER):
             return False
-        for known in list(self._known):
-            if cut_steps(held, known).whole.sum() >= 2:
-                self._use(known)
+        missing_ns = int(held.end_ns.max()) - self._fitted_ns
+        is_replaced = self._return_to_known(held, new) or (
+            missing_ns >= AWAITED_NS and self._learn(held)
+        )
+        if not is_replaced and missing_ns < GIVEN_UP_NS:
+            return False
+        if not is_replaced:
+            self._use_none()
+        others = (each for each in self._known if _identity(each) != _identity(before))
+        self._known = deque((*others, before), REMEMBERED)
+        return True
+
+    def _return_to_known(self, held: Collectives, new: int) -> bool:
+        """Use a pattern that was in use before, if the `new` collectives have steps of it again."""
+        for known in self._known if len(held) >= LEARN_AFTER else ():
+            if _has_steps(held, known, new):
+                self._known.remove(known)
+                self._use(known, held)
                 return True
-        if int(held.end_ns.max()) - self._fitted_ns < AWAITED_NS or len(held) < self._next_search:
-            return False
-        self._next_search = min(max(len(held) * 5 // 4, LEARN_AFTER), SEARCHED)
-        found = _find(held)
-        if found is None or _identity(found) == _identity(self.pattern):
-            return False
-        self._use(found)
-        return True
+        return False
 
-    def _use(self, pattern: StepPattern) -> None:
-        self._next_search = LEARN_AFTER
-        if self.pattern is not None:
-            self.changes += 1
-            self._known.append(self.pattern)
-        if pattern in self._known:
-            self._known.remove(pattern)
-        self.pattern = pattern
+    def _use(self, pattern: StepPattern, rows: Collectives) -> None:
+        self.changes += self.pattern is not None
+        self.pattern, self._fitted_ns = pattern, int(rows.end_ns.max())
+
+    def _use_none(self) -> None:
+        self.pattern, self._recent, self._seen = None, [], 0
+
+
+def _has_steps(rows: Collectives, pattern: StepPattern, new: int = 0) -> bool:
+    """Whether the newest calls have steps of a pattern; all that are `new` are among them."""
+    newest = rows.take(np.arange(len(rows))[-TRIED_STEPS * len(pattern) - new :])
+    return bool(cut_steps(newest, pattern).whole.sum() >= 2)
 
 
 def _find(rows: Collectives) -> StepPattern | None:

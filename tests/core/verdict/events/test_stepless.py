@@ -4,17 +4,24 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.verdict import VerdictState
 from ingero.core.counted import counted
 from ingero.core.verdict.events.stepless import OVER_S, SAID_AFTER_S, SILENT_S, SteplessJobs
 
+CALL = CollectiveRecord(
+    job="llm", node="n0", global_rank=0, comm=1, seq=1, op="AllReduce", rank=0, nranks=8,
+    peer=None, datatype="float32", reduce_op="sum", size_bytes=1 << 20, stream=None,
+    start_ns=1, end_ns=2, gpu_duration_ns=1, source=CollectiveSource.PLUGIN,
+)  # fmt: skip
 KEYS = {number: (f"n{number // 4}", "llm", number) for number in range(8)}
+CALLS = dict.fromkeys(KEYS, (CALL,))
 
 
 def _after(seconds: int, timed: tuple[int, ...] = ()) -> SteplessJobs:
     found = SteplessJobs()
     for second in range(seconds):
-        found.sent(KEYS, 1000.0 + second)
+        found.sent(CALLS, 1000.0 + second)
         found.timed(np.array(timed, np.int64))
         found.advance(KEYS, 1000.0 + second)
     return found
@@ -34,7 +41,7 @@ def test_collectives_without_own_times_for_a_minute_have_no_steps() -> None:
 def test_nothing_is_found_anew_where_nobody_came_or_left() -> None:
     found = _after(100)
     said = found.jobs["llm"]
-    found.sent(KEYS, 1100.0)
+    found.sent(CALLS, 1100.0)
     found.advance(KEYS, 1100.0)
     assert found.jobs["llm"] is said
     found.advance({**KEYS, 8: ("n2", "llm", 8)}, 1100.0)
@@ -51,7 +58,7 @@ def test_ranks_whose_own_times_come_are_not_among_them() -> None:
 def test_the_episode_stays_the_same_and_ends_when_steps_are_recognised() -> None:
     found = _after(100)
     episode = found.jobs["llm"].verdict.episode
-    found.sent(KEYS, 1100.0)
+    found.sent(CALLS, 1100.0)
     found.timed(np.array([*KEYS]))
     found.advance(KEYS, 1100.0)
     assert found.jobs["llm"].verdict.state is VerdictState.RESOLVED
@@ -72,7 +79,7 @@ def test_a_job_that_sends_nothing_any_more_and_freed_members_are_forgotten() -> 
 def test_a_member_with_the_number_of_one_that_left_begins_anew() -> None:
     found = _after(100)
     found.forget(7)
-    found.sent(KEYS, 1100.0)
+    found.sent(CALLS, 1100.0)
     for job in ("llm", "other"):
         found.advance({**KEYS, 7: ("n9", job, 0)}, 1100.0)
         assert found.ranks == 7
@@ -104,7 +111,7 @@ def test_what_is_said_is_what_would_be_found_anew(steps: list[tuple[str, int, in
             kept.forget(member)
             since_s.pop(member, None)
         elif what == "sent" and member in keys:
-            kept.sent({member}, now_s)
+            kept.sent({member: (CALL,)}, now_s)
             since_s.setdefault(member, now_s)
             last_s[member] = now_s
         elif what == "timed":

@@ -1,17 +1,18 @@
 """Jobs in which no repeating step is recognised: their ranks cannot be judged, which is said.
 
-An agent that knows the steps of a rank sends own times with its collectives. Collectives without
-own times, for a minute, come from a rank whose steps nobody knows.
+An agent that knows the steps of a rank sends own times, and numbers its collectives by them.
+Collectives without either, for a minute, come from a rank whose steps nobody knows.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from ingero.contract.collective import CollectiveRecord
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.collectives.columns import Floats, Ints
 from ingero.core.counted import counted
@@ -50,11 +51,11 @@ class SteplessJobs:
     _found: set[str | None] = field(default_factory=set)  # their jobs
     _has_left: bool = False  # a member, since then
 
-    def sent(self, members: Collection[int], now_s: float) -> None:
-        """Note members that sent collectives."""
-        if not members:
+    def sent(self, taken: Mapping[int, Sequence[CollectiveRecord]], now_s: float) -> None:
+        """Note members that sent collectives which belong to no step."""
+        who = np.array([m for m, each in taken.items() if each and each[0].step is None], np.int64)
+        if not len(who):
             return
-        who = np.fromiter(members, np.int64, len(members))
         if (missing := int(who.max()) + 1 - len(self._first_s)) > 0:
             room = np.full(max(missing, len(self._first_s)), np.nan)
             self._first_s = np.append(self._first_s, room)
