@@ -15,6 +15,8 @@ MS = 1_000_000
 START = 10**18
 OWN_MS = 30
 ONE, OTHER = (25, 26, 27, 28, 29, 30), (40, 41, 42, 43, 44, 45, 46, 47)
+FEW, MANY = [7] * 12, [7] * 17
+OTHERS = np.random.default_rng(5).integers(1, 64, 14).tolist()
 AWAITED = AWAITED_NS // (OWN_MS * MS)  # steps, at most
 
 
@@ -53,6 +55,15 @@ def fed(stream: LiveSteps, rows: Collectives, ends: dict[int, int]) -> Counter[i
     return found
 
 
+def fused(tensors: list[int], steps: int, seed: int = 3) -> list[list[int]]:
+    """Return steps in which some tensors share a call with those before."""
+    dice, found = np.random.default_rng(seed), []
+    for _ in range(steps):
+        cuts = np.flatnonzero(dice.random(len(tensors) - 1) < 0.4) + 1
+        found.append([int(part.sum()) for part in np.split(np.array(tensors), cuts)])
+    return found
+
+
 def unlike(steps: int, seed: int = 3) -> list[list[int]]:
     """Return steps that repeat nothing."""
     return np.random.default_rng(seed).integers(100, 200, (steps, 6)).tolist()
@@ -71,6 +82,37 @@ def test_other_messages_are_other_steps_half_a_minute_later(
     assert found.keys() == {0, 1}
     assert found[0] >= first - LEARN_AFTER
     assert found[1] >= 1500 - AWAITED - 150
+
+
+@pytest.mark.parametrize("tensors", [FEW, MANY, OTHERS])
+@pytest.mark.parametrize("first", [400, 3500])
+def test_other_gradients_that_are_fused_at_will_have_another_total(
+    first: int, tensors: list[int]
+) -> None:
+    """Layers are unfrozen: steps of before still show by chance, or as a part of each step."""
+    before = FEW if tensors is not FEW else MANY
+    rows, ends = job(fused(before, first), fused(tensors, 1500))
+    found = fed(LiveSteps(), rows, ends)
+    assert found[0] >= first - 100
+    assert found[1] >= 1500 - AWAITED - 200
+    assert found[-1] < 100
+
+
+def test_a_step_that_does_more_than_before_is_not_cut_short() -> None:
+    rows, ends = job([ONE] * 3000, [(*ONE, 31, 32)] * 1500)
+    stream = LiveSteps()
+    found = fed(stream, rows, ends)
+    assert found[1] >= 1500 - 200
+    assert stream.search.pattern is not None
+    assert len(stream.search.pattern) == 8
+
+
+def test_other_calls_now_and_then_are_no_reason_to_give_a_pattern_up() -> None:
+    is_evaluated = np.random.default_rng(3).random(4000) < 0.08
+    rows, ends = job([(*ONE, 34) if each else ONE for each in is_evaluated])
+    stream = LiveSteps()
+    fed(stream, rows, ends)
+    assert (stream.search.changes, len(stream.search.pattern or ())) == (0, 6)
 
 
 def test_the_pattern_of_before_is_used_again_and_no_new_one_looked_for() -> None:

@@ -184,7 +184,8 @@ class LiveSteps:
             times, np.searchsorted(done, step[whole]), place[whole], self._rows[order[whole]]
         )
         left = np.sort(order[~is_over])
-        self.search.fits(ordered.take(is_over))
+        beside = _bytes_beside(ordered, step, under_way, foreign)[done]
+        self.search.fits(ordered.take(is_over), beside)
         self._held, self._rows = rows.take(left), self._rows[left]
         return finished
 
@@ -301,6 +302,19 @@ class LiveSteps:
         needed = np.array([*self.search.pattern.needed, False])[place]
         shared = needed & (step == last) & (rows.comm == cut.comm[last]) & (rows.seq >= 0)
         self._per_step = max(int(shared.sum()), 1)
+
+
+def _bytes_beside(rows: Collectives, step: Ints, under_way: Ints, foreign: Mask) -> Floats:
+    """Return the bytes of foreign calls in each step, as a share of its own ones.
+
+    Exchanges do not count: where their number changes, they belong to no step.
+    """
+    size = int(under_way.max()) + 1
+    is_beside = foreign & ~rows.has_op(EXCHANGES)
+    beside, own = (
+        np.bincount(under_way[each], rows.size_bytes[each], size) for each in (is_beside, step >= 0)
+    )
+    return beside / np.maximum(own, 1.0)
 
 
 def _first_places(step: NDArray[np.intp], place: Ints) -> Ints:

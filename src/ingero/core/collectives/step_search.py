@@ -3,7 +3,8 @@
 A pattern is found as soon as it repeats, and looked for again whenever twice as many collectives
 are known: the micro-batches of the first step repeat, too. When steps no longer come, patterns that
 were in use before are tried first, then a new one is looked for. A pattern that finds no step for
-minutes is given up, even if there is no other one.
+minutes is given up, even if there is no other one, and so is one that leaves out much of most
+steps: where a job does more than before, what it did still comes by chance, or as a part.
 """
 
 from collections import deque
@@ -11,7 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ingero.core.collectives.columns import Collectives, Ints, Mask, concat
+from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask, concat
+from ingero.core.collectives.step_kinds import EXCHANGES, row_weights
 from ingero.core.collectives.step_pattern import (
     FITTING_TURNS,
     MIN_TURNS,
@@ -33,6 +35,12 @@ PAUSE_NS = 1_000_000_000  # after such a pause it is looked whether repetitions 
 BURST = 8.0  # a pause between bursts is as long as this many repetitions
 BELOW_HALF = 0.45  # a quantile; the median of bursts of two may be a pause
 REMEMBERED = 4  # patterns
+# A step strays if other calls have so many bytes beside its own. All those that come now and then
+# have a fiftieth of all bytes where a pattern is found, so that at most a tenth of its steps stray.
+BESIDE = 0.2
+# Five that do not stray outweigh one that does. Where 80 are missing, the pattern is given up; the
+# next time where twice as many are, since the same pattern may have been found again.
+FOLLOWING, MOST_STRAYED = 5, 80
 TRIED_STEPS = 8  # the newest calls, as many as in so many steps, show whether a pattern fits now
 
 
@@ -49,6 +57,7 @@ class StepSearch:
         self._unsearched = 0  # collectives since a pattern was looked for
         self._pause = 0  # so many of them pass before one is looked for again
         self._fitted_ns = 0  # end of the last collective when a step was finished last
+        self._strayed, self._most_strayed = 0, MOST_STRAYED
 
     def take(self, rows: Collectives, held: Collectives, *, has_steps: bool) -> bool:
         """Take new collectives; return whether the pattern changed.
@@ -57,6 +66,11 @@ class StepSearch:
         whether the pattern in use finds a whole step among them.
         """
         self._unsearched += len(rows)
+        if self._strayed > self._most_strayed and self.pattern is not None:
+            self._most_strayed *= 2
+            self._remember(self.pattern)
+            self._use_none()
+            return True
         if self.pattern is None:
             return self._return_to_known(held, len(rows)) or self._learn(held)
         if self._seen and self._confirm(rows):
@@ -64,9 +78,15 @@ class StepSearch:
         # Patterns of before fit, too, where they differ in the anchor alone.
         return not has_steps and self._replace(held, len(rows))
 
-    def fits(self, rows: Collectives) -> None:
-        """Note the collectives of steps that were finished."""
+    def fits(self, rows: Collectives, beside: Floats) -> None:
+        """Note the collectives of steps that were finished.
+
+        `beside` are the bytes of other calls in each step, as a share of its own ones.
+        """
         self._fitted_ns = int(rows.end_ns.max())
+        is_total = self.pattern is not None and self.pattern.total_bytes
+        strayed = int((beside > (0 if is_total else BESIDE)).sum())
+        self._strayed = max(self._strayed + (FOLLOWING + 1) * strayed - len(beside), 0)
 
     def skip(self) -> None:
         """Note that records were lost: what was seen before does not continue."""
@@ -127,31 +147,50 @@ class StepSearch:
             return False
         if not is_replaced:
             self._use_none()
-        others = (each for each in self._known if _identity(each) != _identity(before))
-        self._known = deque((*others, before), REMEMBERED)
+        self._remember(before)
         return True
 
     def _return_to_known(self, held: Collectives, new: int) -> bool:
         """Use a pattern that was in use before, if the `new` collectives have steps of it again."""
         for known in self._known if len(held) >= LEARN_AFTER else ():
-            if _has_steps(held, known, new):
+            if _is_back(held, known, new):
                 self._known.remove(known)
                 self._use(known, held)
                 return True
         return False
 
+    def _remember(self, pattern: StepPattern) -> None:
+        others = (each for each in self._known if _identity(each) != _identity(pattern))
+        self._known = deque((*others, pattern), REMEMBERED)
+
     def _use(self, pattern: StepPattern, rows: Collectives) -> None:
         self.changes += self.pattern is not None
-        self.pattern, self._fitted_ns = pattern, int(rows.end_ns.max())
+        self.pattern, self._fitted_ns, self._strayed = pattern, int(rows.end_ns.max()), 0
 
     def _use_none(self) -> None:
-        self.pattern, self._recent, self._seen = None, [], 0
+        self.pattern, self._recent, self._seen, self._strayed = None, [], 0, 0
 
 
-def _has_steps(rows: Collectives, pattern: StepPattern, new: int = 0) -> bool:
-    """Whether the newest calls have steps of a pattern; all that are `new` are among them."""
-    newest = rows.take(np.arange(len(rows))[-TRIED_STEPS * len(pattern) - new :])
+def _has_steps(rows: Collectives, pattern: StepPattern) -> bool:
+    """Whether the newest calls have steps of a pattern."""
+    newest = rows.take(np.arange(len(rows))[-TRIED_STEPS * len(pattern) :])
     return bool(cut_steps(newest, pattern).whole.sum() >= 2)
+
+
+def _is_back(rows: Collectives, pattern: StepPattern, new: int) -> bool:
+    """Whether the newest calls, of which so many are `new`, are steps of a pattern used before."""
+    newest = rows.take(np.arange(len(rows))[-TRIED_STEPS * len(pattern) - new :])
+    if pattern.total_bytes:  # many calls end at a total by chance
+        return _identity(find_pattern(newest)) == _identity(pattern)
+    cut = cut_steps(newest, pattern)
+    if cut.whole.sum() < 2:
+        return False
+    is_inside = (cut.step >= 0) & cut.whole[cut.step]
+    first, last = np.flatnonzero(is_inside)[[0, -1]].tolist()
+    is_beside = ~is_inside & ~newest.has_op(EXCHANGES)
+    is_beside[:first] = is_beside[last:] = False
+    weights = row_weights(newest)
+    return bool(weights[is_beside].sum() <= BESIDE * weights[is_inside].sum())
 
 
 def _find(rows: Collectives) -> StepPattern | None:
@@ -213,7 +252,7 @@ def _are_pauses(between: Ints) -> Mask:
 
 
 def _identity(pattern: StepPattern | None) -> object:
-    """Return what numbers steps: the anchor, and how often each kind comes in a step."""
+    """Return what numbers steps: the anchor, and how often each kind comes, or the bytes of all."""
     if pattern is None:
         return None
-    return pattern.places[pattern.anchor], tuple(sorted(pattern.places))
+    return pattern.places[pattern.anchor], tuple(sorted(pattern.places)), pattern.total_bytes
