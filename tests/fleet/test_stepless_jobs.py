@@ -10,6 +10,7 @@ from ingero.contract.fleet_api import RankCounts
 from ingero.contract.measurements.collectives import encode_collectives
 from ingero.contract.verdict import VerdictState, decode_verdicts
 from ingero.core.live.headline import ClusterFacts, make_headline
+from ingero.core.verdict.events.stepless import SAID_AFTER_S
 from ingero.fleet.verdicts import VerdictService
 
 SAID = "no repeating step is recognised in job j, its 2 ranks cannot be judged"
@@ -37,7 +38,7 @@ def _calls(second: int, dice: np.random.Generator) -> list[list[CollectiveRecord
 
 def test_a_job_without_repeating_steps_is_said_to_be_unjudged() -> None:
     service, dice = VerdictService(), np.random.default_rng(3)
-    for second in range(70):
+    for second in range(int(SAID_AFTER_S) + 10):
         for rank, records in enumerate(_calls(second, dice)):
             service.take(encode_collectives(records, "c", f"n{rank}"), "c", START_S + second)
         service.tick(START_S + second)
@@ -53,7 +54,7 @@ def test_a_job_without_repeating_steps_is_said_to_be_unjudged() -> None:
 
 def test_a_rank_that_gets_the_row_of_one_that_left_is_not_said_to_be_unjudged() -> None:
     service, dice = VerdictService(), np.random.default_rng(3)
-    for second in range(70):
+    for second in range(int(SAID_AFTER_S) + 10):
         for rank, records in enumerate(_calls(second, dice)):
             service.take(encode_collectives(records, "c", f"n{rank}"), "c", START_S + second)
         service.tick(START_S + second)
@@ -61,14 +62,14 @@ def test_a_rank_that_gets_the_row_of_one_that_left_is_not_said_to_be_unjudged() 
     row = cluster.members["n1", "j", 1]
     cluster._release([row])
     cluster.keys[row] = ("n9", "k", 0)
-    service.tick(START_S + 70)
+    service.tick(START_S + SAID_AFTER_S + 10)
     assert {job: said.nodes for job, said in cluster.stepless.jobs.items()} == {"j": {"n0"}}
 
 
 def test_so_is_one_whose_steps_are_no_longer_recognised() -> None:
     """Its agents send single collectives again."""
     service, dice = VerdictService(), np.random.default_rng(3)
-    for second in range(100):
+    for second in range(int(SAID_AFTER_S) + 40):
         for rank, records in enumerate(_calls(second, dice)):
             if second < 30:
                 service.take(own_time_push(f"n{rank}", rank, second, 500.0), "c", START_S + second)
@@ -77,4 +78,4 @@ def test_so_is_one_whose_steps_are_no_longer_recognised() -> None:
             service.take(encode_collectives(sent, "c", f"n{rank}"), "c", START_S + second)
         service.tick(START_S + second)
         said = SAID in {verdict.evidence for verdict in service.recent_verdicts("c")}
-        assert said == (second >= 90)
+        assert said == (second >= 30 + SAID_AFTER_S)

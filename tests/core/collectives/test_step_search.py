@@ -10,6 +10,7 @@ import pytest
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.live_steps import MAX_HELD, LiveSteps
 from ingero.core.collectives.step_search import AWAITED_NS, GIVEN_UP_NS, LEARN_AFTER
+from ingero.core.verdict.events.stepless import SAID_AFTER, SAID_AFTER_S
 
 MS = 1_000_000
 START = 10**18
@@ -144,6 +145,22 @@ def test_parts_of_a_step_that_last_for_long_are_not_taken_for_steps_for_long() -
     fed(stream, rows, ends)
     assert stream.search.pattern is not None
     assert len(stream.search.pattern) == 250
+
+
+@pytest.mark.parametrize(
+    ("calls", "own_s"), [(1, 2), (1, 5), (6, 10), (6, 30), (20, 30), (500, 30), (300, 59)]
+)
+def test_ordinary_steps_are_found_before_it_is_said_that_there_are_none(
+    calls: int, own_s: int
+) -> None:
+    rows, _ = job([range(25, 25 + calls)] * 60, own_ms=1000 * own_s)
+    stream = LiveSteps()
+    for at in range(0, len(rows), part := max(1, calls // 10)):
+        stream.take(rows.take(np.arange(at, min(at + part, len(rows)))))
+        if stream.search.pattern is not None:
+            break
+    seconds = (int(rows.end_ns[at]) - START) / 1e9
+    assert at < SAID_AFTER or seconds < SAID_AFTER_S
 
 
 def test_calls_that_repeat_nothing_are_searched_when_a_quarter_of_them_is_new(

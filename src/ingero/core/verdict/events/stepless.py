@@ -1,7 +1,7 @@
 """Jobs in which no repeating step is recognised: their ranks cannot be judged, which is said.
 
 An agent that knows the steps of a rank sends own times, and numbers its collectives by them.
-Collectives without either, for a minute, come from a rank whose steps nobody knows.
+Collectives without either, for minutes, come from a rank whose steps nobody knows.
 """
 
 from collections import Counter, defaultdict
@@ -15,10 +15,14 @@ import numpy as np
 from ingero.contract.collective import CollectiveRecord
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.collectives.columns import Floats, Ints
+from ingero.core.collectives.step_search import LEARN_AFTER
 from ingero.core.counted import counted
 from ingero.core.verdict.verdicts import short_hash
 
-SAID_AFTER_S: Final = 60.0  # steps of ordinary jobs are recognised within seconds
+# Steps are recognised when they have come four or five times, and some take a minute. Of those with
+# few collectives, more must come, since nothing is looked for in fewer than `LEARN_AFTER`.
+SAID_AFTER_S: Final = 300.0
+SAID_AFTER: Final = 4 * LEARN_AFTER  # collectives
 SILENT_S: Final = 60.0  # a rank that sent nothing for so long is no such rank
 OVER_S: Final = 60.0  # how long it is served that a job has steps now: an agent may push so seldom
 NEXT_STEP: Final = "let the job mark its steps: `ingero annotate step=N`"
@@ -46,6 +50,7 @@ class SteplessJobs:
     # By member: when it sent collectives first and last, NaN where its steps are known.
     _first_s: Floats = field(default_factory=lambda: np.empty(0))
     _last_s: Floats = field(default_factory=lambda: np.empty(0))
+    _calls: Floats = field(default_factory=lambda: np.empty(0))  # collectives since then
     _listed: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # who has no steps
     _listed_of: int = 0  # members, at that time
     _found: set[str | None] = field(default_factory=set)  # their jobs
@@ -53,13 +58,16 @@ class SteplessJobs:
 
     def sent(self, taken: Mapping[int, Sequence[CollectiveRecord]], now_s: float) -> None:
         """Note members that sent collectives which belong to no step."""
-        who = np.array([m for m, each in taken.items() if each and each[0].step is None], np.int64)
-        if not len(who):
+        counts = {m: len(each) for m, each in taken.items() if each and each[0].step is None}
+        if not counts:
             return
+        who, calls = (np.fromiter(each, np.int64) for each in (counts.keys(), counts.values()))
         if (missing := int(who.max()) + 1 - len(self._first_s)) > 0:
             room = np.full(max(missing, len(self._first_s)), np.nan)
             self._first_s = np.append(self._first_s, room)
             self._last_s = np.append(self._last_s, room)
+            self._calls = np.append(self._calls, room)
+        self._calls[who] = np.where(np.isnan(self._first_s[who]), 0, self._calls[who]) + calls
         self._first_s[who] = np.fmin(self._first_s[who], now_s)
         self._last_s[who] = now_s
 
@@ -75,7 +83,8 @@ class SteplessJobs:
     def advance(self, keys: Mapping[int, RankKey], now_s: float) -> None:
         """Find the jobs of which ranks have had no steps for long; `keys` are of all members."""
         self._first_s[now_s - self._last_s >= SILENT_S] = np.nan
-        listed = np.flatnonzero(now_s - self._first_s >= SAID_AFTER_S)
+        is_listed = (now_s - self._first_s >= SAID_AFTER_S) & (self._calls >= SAID_AFTER)
+        listed = np.flatnonzero(is_listed)
         is_same = len(keys) == self._listed_of and not self._has_left
         if not is_same or not np.array_equal(listed, self._listed):
             self._listed, self._listed_of, self._has_left = listed, len(keys), False
