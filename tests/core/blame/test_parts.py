@@ -31,12 +31,28 @@ def lengths(*parts: float, scatter: float = 0.01, seed: int = 3) -> Floats:
         (lengths(1.0), 1), (lengths(1.0, 1.3), 2), (lengths(1.0, 1.0, 1.15), 3),
         (lengths(1.0, 1.08), 1),  # less than a tenth: what hosts do now and then
         (lengths(5.0, 1.0, 3.0, 1.0), 4), (lengths(1.0, 1.3, 1.0, 1.31), 2),
-        (lengths(*[1.0] * 15, 1.4), 16), (lengths(*[1.0] * 16, 1.4), 1),
-        (lengths(1.0, 1.3, scatter=0.8), 1),
+        (lengths(*[1.0] * 3, 1.4), 4), (lengths(1.0, 1.3, scatter=0.8), 1),
+        (lengths(*[1.0] * 4, *[2.0] * 5), 9), (lengths(*[1.0] * 8, *[2.0] * 7, 2.4), 16),
+        (lengths(*[1.0] * 9, *[2.0] * 9), 1),
     ],
 )  # fmt: skip
 def test_lengths_that_repeat_are_parts_of_a_step(length_s: Floats, parts: int) -> None:
     assert find_parts(length_s, SECONDS) == parts
+
+
+@pytest.mark.parametrize("longer", [1.15, 1.3, 1.6, 4.0])
+@pytest.mark.parametrize("every", [5, 6, 7, 8, 10, 13, 16])
+def test_what_a_job_does_every_few_steps_is_no_part_of_them(every: int, longer: float) -> None:
+    """It logs, saves or evaluates; what was prepared is gone in the step after it."""
+    assert find_parts(lengths(*[1.0] * (every - 1), longer), SECONDS) == 1
+    assert find_parts(lengths(*[1.0] * (every - 2), longer, 1.12), SECONDS) == 1
+
+
+@pytest.mark.parametrize("longer", [0.3, 0.6, 3.0])
+@pytest.mark.parametrize("every", [10, 12, 14, 16])
+def test_nor_is_what_it_does_every_few_steps_of_two_parts(every: int, longer: float) -> None:
+    event = np.resize([*[0.0] * (every - 1), longer], 240)
+    assert find_parts(lengths(1.0, 1.3) + event, SECONDS) == 2
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -58,6 +74,14 @@ def test_times_that_are_unknown_or_zero_show_nothing() -> None:
     assert find_parts(SECONDS, SECONDS) == 1
     assert find_parts(lengths(1.0, 1.3)[:17], SECONDS[:17]) == 1
     assert find_parts(lengths(1.0, 1.3)[:18], SECONDS[:18]) == 2
+
+
+def test_steps_of_one_call_stay_apart_where_every_tenth_takes_longer_on_all_ranks() -> None:
+    faults = [Fault(rank, host_s=0.03, every=10) for rank in range(8)]
+    job = simulate(ddp(8, 0.1, buckets=1), 301, faults, noise=Noise())
+    answer = blame_records(job.columns, True, "test")
+    assert answer.step_time_s == pytest.approx(float(job.step_s[:, 1:].mean()), rel=0.01)
+    assert answer.culprits == ()
 
 
 TWO = draw_more("two calls", 9531, 0.1)

@@ -22,6 +22,9 @@ from ingero.core.robust import MAD_TO_SIGMA, median_and_mad, nan_median
 # What hosts do now and then, such as looking at a loss, leaves their GPUs idle for a few percent
 # of a step. Parts of a step differ by work: by the optimizer, or by the network that is trained.
 DIFFERENT = 0.10  # of a part
+# Jobs log or save every five steps and more, mostly: one of them is longer then, perhaps the next
+# one as well, and the others are alike. So most parts of a step may be alike only if they are few.
+FEW_PARTS, MOSTLY = 4, 0.6
 SIGMAS = 6.0  # standard errors: the longest and the shortest of many parts are compared
 MOST_PARTS = 16  # more equal calls are buckets, and evaluations are rarer
 MIN_STEPS = 8
@@ -95,12 +98,22 @@ def find_parts(period_s: Floats, latest_s: Floats) -> int:
         if parts % len(found):
             continue
         # Steps that hold several of those found must differ as such.
-        rest = rhythm - np.resize(found, parts)
-        rest = rest[np.isfinite(rest)]
-        is_other = len(rest) > 1 and float(np.ptp(rest)) >= DIFFERENT * len(found)
-        if is_other and _is_regular(table, rhythm):
+        known = np.resize(found, parts)
+        rest = rhythm - known
+        if _do_differ(rest.reshape(-1, len(found))) and _is_regular(table - known, rest):
             found = rhythm
     return len(found)
+
+
+def _do_differ(rest: Floats) -> bool:
+    """Whether rows differ, and not only by what a job does every so many steps."""
+    least = DIFFERENT * rest.shape[1]
+    known = rest[np.isfinite(rest)]
+    if len(known) < 2 or float(np.ptp(known)) < least:
+        return False
+    apart = np.abs(rest - nan_median(rest, 0)).max(axis=1)
+    alike = int((apart < least / 2).sum())
+    return len(rest) <= FEW_PARTS or alike < MOSTLY * int(np.isfinite(apart).sum())
 
 
 def _is_regular(table: Floats, rhythm: Floats) -> bool:
