@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support.job_shapes import ddp
 from tests.support.random_jobs import draw_job
 from tests.support.shared_job import shared_job
-from tests.support.simulated_job import simulate
+from tests.support.simulated_job import Noise, simulate
 
 from ingero.core.blame.record_steps import measure_steps
-from ingero.core.blame.recorded.grid import RecordGrid, _from_flags, build_grid
+from ingero.core.blame.recorded.grid import RecordGrid, _are_two, _from_flags, build_grid
 from ingero.core.collectives.columns import Collectives, concat
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.step_kinds import LIGHT_BYTES
@@ -144,3 +145,22 @@ def test_a_lost_call_does_not_move_the_later_steps_of_its_rank(place: int) -> No
     assert (found.step[far] == part.seq[far] // 3).all()
     assert found.whole[1, 12:18].all()
     assert found.whole[1, 25:-1].all()
+
+
+def test_a_call_that_the_first_rank_lost_makes_no_step_of_the_others_longer() -> None:
+    """It counts one step fewer, so two steps of the others share a number."""
+    drawn = simulate(ddp(8, 0.04), 121, noise=Noise(), flag_every=0)
+    columns = drawn.columns
+    anchors = np.flatnonzero((columns.who == 0) & (columns.size_bytes == columns.size_bytes.max()))
+    part = columns.take(~np.isin(np.arange(len(columns)), anchors[[20, 50, 51, 80]]))
+    found = measure_steps(part, True).workers
+    assert found.period_s.max() <= 1.001 * drawn.step_s.max()
+    assert len(found.steps) >= 120 - 4 - 4
+
+
+def test_steps_of_a_rank_that_are_parts_of_those_of_others_add_up() -> None:
+    """A stage that repeats its micro-batches alone: four of its steps are one of the others."""
+    of_others = [np.repeat(np.arange(12), 4), np.arange(12)]
+    assert [_are_two(number).any() for number in of_others] == [False, False]
+    lost = np.array([0, 1, 2, 2, 3, 4, 5, 6])
+    assert _are_two(lost).tolist() == [False, False, True, True, *[False] * 4]

@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ingero.core.blame.recorded.rhythm import mark_first_calls
-from ingero.core.collectives.columns import Collectives, Ints
+from ingero.core.collectives.columns import Collectives, Ints, Mask
 from ingero.core.collectives.matching import Groups
 from ingero.core.collectives.step_kinds import LIGHT_BYTES
 from ingero.core.collectives.step_pattern import cut_steps, find_pattern
@@ -63,8 +63,9 @@ def build_grid(
     whole = np.zeros((len(ranks), size), bool)
     for i, (mine, cut) in enumerate(zip(rows, cuts, strict=True)):
         if cut is not None and len(numbers[i]):
-            step[mine] = np.where(cut.step >= 0, numbers[i][cut.step] - first, -1)
-            whole[i, numbers[i] - first] = cut.whole[: len(numbers[i])]
+            number = numbers[i] - first
+            step[mine] = np.where(cut.step >= 0, number[cut.step], -1)
+            whole[i, number] = cut.whole[: len(number)] & ~_are_two(number)
     last = tuple(_last_place(pattern) for pattern in patterns)
     return RecordGrid(step, place, whole, last, tuple(patterns))
 
@@ -174,6 +175,17 @@ def _numbers(step: Ints, there: Ints, count: Ints) -> Ints:
     at = np.maximum(np.searchsorted(count[is_known], count, side="right") - 1, 0)
     numbers: Ints = count + by.astype(np.int64)[at]
     return numbers
+
+
+def _are_two(number: Ints) -> Mask:
+    """Return which steps have the number of another one, since the rank that counts missed one.
+
+    Where most have, the pattern of this rank is a part of the step of others, and adds up to it.
+    """
+    counts = np.bincount(number)
+    some = counts > 1
+    two: Mask = some[number] & (some.sum() < FITTING * (counts > 0).sum())
+    return two
 
 
 def _by_time(
