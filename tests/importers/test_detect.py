@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def test_a_bad_event_of_a_trace_is_left_out(name: str, value: object, tmp_path: 
 
 
 def test_a_bad_object_of_an_inspector_is_left_out(tmp_path: Path) -> None:
-    records = record(DDP)
+    records = record(replace(DDP, steps=120))
     for rank in range(4):
         objects = inspector_lines(records, rank, verbose=True)
         if rank == 1:
@@ -239,8 +240,12 @@ def test_a_bad_object_of_an_inspector_is_left_out(tmp_path: Path) -> None:
         (tmp_path / f"host-{rank}.log").write_text("\n".join(lines))
     answer = _ask(tmp_path)
     assert _named(answer) == [(2, "compute")], "the others still have the times of their kernels"
-    assert [note for note in answer.notes if "left out" in note] == [
-        f"{tmp_path / 'host-1.log'}: 4 objects are not collectives or cut off; left out"
+    path = tmp_path / "host-1.log"
+    (first, *others) = [note for note in answer.notes if str(path) in note]
+    assert first.startswith(f"{path}: 2 of 119 objects are left out; the first is object 4: ")
+    assert others == [
+        f"{path}: 1 object left out: no collective, or cut off",
+        f"{path}: 1 of 117 collectives have no kernel times; left out",
     ]
 
 

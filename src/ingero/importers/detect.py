@@ -255,10 +255,7 @@ def _flight_recorder(path: Path, data: bytes, inputs: Inputs) -> str:
 def _inspector(path: Path, data: bytes, inputs: Inputs) -> str:
     found = read_inspector(path, data.decode("utf-8", "replace"))
     inputs.add(path, CollectiveSource.INSPECTOR, found.records, exact=found.exact_ends)
-    if found.skipped:
-        inputs.problems.append(
-            f"{path}: {found.skipped} objects are not collectives or cut off; left out"
-        )
+    inputs.problems += found.notes
     return "NCCL inspector"
 
 

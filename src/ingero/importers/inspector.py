@@ -1,10 +1,12 @@
 """Read the JSON of the NCCL (and RCCL) Inspector profiler: one object per collective and process.
 
 The verbose form contains start and stop of the kernel. The plain form contains only durations,
-which is enough to name a rank.
+which is enough to name a rank. So records without kernel times are left out only where few steps
+lack one of them then; else nobody's kernel times are used.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,26 +19,30 @@ from ingero.contract.collective import (
     checked,
     decode_comm,
 )
+from ingero.core.counted import counted
 from ingero.errors import MalformedInput
 from ingero.importers.left_out import BAD_ROW, LeftOut
 
 MAX_OBJECTS = 5_000_000
+# A step of ten collectives is whole nine times in ten then, as often as it must repeat to be
+# recognised. What comes three times at most is no part of a step: nothing that few repeats.
+FEW, SELDOM = 0.01, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The records of one file; `skipped` counts other objects, and those that make no sense.
+    """The records of one file, and sentences about what was left out.
 
     `exact_ends` says that every record has the start and stop of its kernel.
     """
 
     records: tuple[CollectiveRecord, ...]
     exact_ends: bool
-    skipped: int
+    notes: tuple[str, ...] = ()
 
 
 def read_inspector(path: Path, text: str) -> Inspection:
-    """Return all collectives of a file; objects that are damaged or cut off count as skipped."""
+    """Return all collectives of a file; objects that are damaged or cut off are left out."""
     objects, skipped = [], 0
     for item in _objects(path, text):
         if (
@@ -60,11 +66,25 @@ def read_inspector(path: Path, text: str) -> Inspection:
         (exact if is_exact else inexact).append(record)
     if left_out.count and not exact and not inexact:
         raise MalformedInput(f"{path}, {left_out.first}")
-    skipped += left_out.count
-    if len(exact) > len(inexact):  # a few records without times of their kernels spoil no others
-        return Inspection(tuple(exact), True, skipped + len(inexact))
+    kept = len(exact) + len(inexact)
+    note = left_out.note(path, kept, "objects")
+    notes = [note] if note else []
+    if skipped:
+        notes.append(f"{path}: {counted(skipped, 'object')} left out: no collective, or cut off")
+    untimed = f"{path}: {len(inexact)} of {kept} collectives have no kernel times"
+    if exact and _are_few(inexact, exact):
+        notes += [f"{untimed}; left out"] if inexact else []
+        return Inspection(tuple(exact), True, tuple(notes))
+    notes += [f"{untimed}; those of the others are not used"] if exact else []
     records = sorted(exact + inexact, key=lambda record: record.end_ns)
-    return Inspection(tuple(records), False, skipped)
+    return Inspection(tuple(records), False, tuple(notes))
+
+
+def _are_few(inexact: list[CollectiveRecord], exact: list[CollectiveRecord]) -> bool:
+    """Whether few records lack kernel times, and not most of any operation of a step."""
+    without, timed = (Counter(record.op for record in each) for each in (inexact, exact))
+    is_known = all(count <= max(SELDOM, timed[op]) for op, count in without.items())
+    return is_known and len(inexact) <= FEW * (len(inexact) + len(exact))
 
 
 def _objects(path: Path, text: str) -> Iterator[Any]:
