@@ -313,7 +313,7 @@ def check_database(given: Path | None) -> Check:
 
 
 def _refusal(path: Path) -> str:
-    """Return why a recording could not continue in this file; empty where it could."""
+    """Return why nothing could be recorded in this file; empty if something could."""
     if not path.exists():
         return ""
     try:

@@ -87,7 +87,7 @@ def collect(fleet_config: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def known_secrets(fleet_config: Path | None = None) -> list[str]:
-    """Return the secrets that this machine is configured with, to be removed wherever they are."""
+    """Return the secrets in this machine's configuration, which must not appear in a bundle."""
     found = [value for name, value in os.environ.items() if _SECRET.search(name) and name != "PWD"]
     for path in (find_config(), fleet_config):
         try:

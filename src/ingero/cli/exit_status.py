@@ -14,7 +14,7 @@ CANNOT_TELL: Final = 3
 
 
 class Question(click.Command):
-    """A command that answers whether somebody is slow; when it fails it cannot tell."""
+    """A command that answers whether somebody is slow; an error means that it cannot tell."""
 
 
 def failed_status(command: click.Command, error: Exception) -> int:

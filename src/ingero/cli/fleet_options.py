@@ -57,7 +57,7 @@ def fleet_client(
 
 
 def same_fleet(url: str | None, ca_cert: Path | None, context: str | None) -> str:
-    """Return the options with which another command asks the Fleet that these were given for."""
+    """Return the options with which another command asks the same Fleet."""
     given = {"--fleet": url, "--context": context, "--ca-cert": ca_cert}
     return "".join(f" {name} {shlex.quote(str(value))}" for name, value in given.items() if value)
 

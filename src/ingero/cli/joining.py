@@ -149,7 +149,7 @@ def leave_fleet(files: MemberFiles, joined: Joined, *, force: bool) -> Iterator[
 
 
 def _own_agent(node: str) -> int | None:
-    """Return the process of an agent of this node that somebody runs by hand."""
+    """Return the process id of an agent that somebody started by hand on this node."""
     try:
         found = agent_health(find_health_socket(SOCKET_NAME))
     except Unavailable:
@@ -171,7 +171,7 @@ def _tell_fleet(files: MemberFiles, joined: Joined, *, force: bool) -> str:
 
 
 def _restore(config: Path, joined: Joined) -> str:
-    """Give the values that `ingero join` wrote their old ones; leave those changed since."""
+    """Restore the values that `ingero join` replaced; values changed since then stay."""
     present = msgspec.to_builtins(_plain(config))
     ours = {
         key: joined.before.get(key)

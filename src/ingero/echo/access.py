@@ -1,4 +1,4 @@
-"""Who may ask and send: the files and the variable that hold Echo's bearer tokens."""
+"""Who may ask and send: the sources of Echo's bearer tokens."""
 
 from pathlib import Path
 

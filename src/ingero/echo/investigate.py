@@ -39,7 +39,7 @@ async def investigate_text(
     find_stragglers: Callable[[], Awaitable[StragglersAnswer]],
     summary: Callable[[], Awaitable[SummaryAnswer]],
 ) -> str:
-    """Return the steps, with the worst node at the moment and why, as far as the store knows."""
+    """Return the steps of an investigation, with the worst node now and why it is slow if known."""
     return f"{_STEPS}\n\n{await _lead(find_stragglers, summary)}"
 
 

@@ -156,9 +156,9 @@ def _verify_quarantine(found: Verification, database: Path, store: EventStore) -
 
 
 def change_quarantine(database: Path, what: str, ids: list[str]) -> list[dict[str, str]]:
-    """Retry or drop requests in quarantine, all without `ids`; return the outcome of each.
+    """Retry or drop requests in quarantine, all of them without `ids`; return each outcome.
 
-    The running Echo does it, or this process if none runs.
+    The running Echo does this, or this process if none runs.
     """
     request = {"do": "quarantine", "what": what, "ids": ids}
     running = ask_running(database, request, BACKUP_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The clusters and the node that a token may push as, compared with those that a request names."""
+"""Compares the clusters and the node of a token with those that a request names."""
 
 from ingero.contract.names import CLUSTER_ID, DEFAULT_CLUSTER, NODE_ID
 from ingero.contract.otlp.body import decode
@@ -48,7 +48,7 @@ def refused_cluster(sender: Key, inbound: Inbound) -> Reply | None:
 
 
 def _other_node(own: str | None, resources: list[Resource | None]) -> str | None:
-    """Return a node that is named and is not `own`, under any of the names that Echo reads."""
+    """Return a node that a request names and that is not `own`, by any name that Echo reads."""
     for resource in resources if own is not None else ():
         explicit = plain_attributes(resource.attributes if resource else ()).get(NODE_ID)
         named = str(explicit) if explicit else resource_context(resource).node_id

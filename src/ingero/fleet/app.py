@@ -162,7 +162,7 @@ class FleetService:
         log.info("fleet_started", extra=self.addresses)
 
     async def _open_listeners(self) -> None:
-        """Open OTLP last: once a push is accepted, everything about it can be read."""
+        """Open the OTLP listeners last, so that what is accepted can be read at once."""
         if (enrolment := self.enrolment) is not None:
             enrolment.refresh()
             self._listeners.issued = lambda: enrolment.keys

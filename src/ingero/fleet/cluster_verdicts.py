@@ -122,7 +122,7 @@ class ClusterVerdicts:
         return self.sources[key]
 
     def role_of(self, key: RankKey) -> str:
-        """Return the role of a rank as its communicators tell, or nothing where all have one."""
+        """Return the role of a rank by its communicators; empty where all ranks have one role."""
         job = self.jobs.get(key[1])
         return "" if job is None else job.by_rank.get(key, "")
 
@@ -204,7 +204,7 @@ class ClusterVerdicts:
                 self.awaited_at[verdict.episode] = text
 
     def _link_of(self, verdict: Verdict, now_s: float) -> LinkPlace | None:
-        """Return the link that makes a whole job slow; None where none does."""
+        """Return the link that slows a whole job; None if no link does."""
         if verdict.cause_class is CauseClass.FLEET:
             lost = self.transfers.lost_by(verdict.job, now_s)
             if lost < LINK_EXPLAINS * (verdict.loss or math.inf):

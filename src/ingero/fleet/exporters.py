@@ -60,7 +60,7 @@ class FleetExporters:
         return forwarder
 
     def report(self, own: MetricsRequest) -> None:
-        """Send Fleet's own series to where received metrics are forwarded."""
+        """Send Fleet's own series to the exporters that forward received metrics."""
         body = encode_protobuf(own)
         for forwarder in self._reported:
             forwarder.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))

@@ -1,4 +1,4 @@
-"""The provider of a sender, set in its metrics by the rules of the operator as they arrive."""
+"""Sets the provider of a sender in its metrics, by the rules of the operator."""
 
 import msgspec
 

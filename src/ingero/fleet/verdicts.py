@@ -222,7 +222,7 @@ class VerdictService:
     def _reply_texts(self, cluster: str) -> dict[tuple[str, str], str]:
         """Encode the recent verdicts of each node for the replies to its pushes.
 
-        What is said of a job is marked and encoded once for all nodes of which the same is said.
+        Nodes with the same verdicts about their jobs share one text, which is encoded once.
         """
         said: list[tuple[Verdict, Iterable[str]]] = [
             (each, (each.node,)) for each in self.recent_verdicts(cluster) if each.node

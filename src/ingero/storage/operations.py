@@ -1,7 +1,7 @@
-"""The figures of the operations in a trace database, for every command, page and tool.
+"""The figures of the operations in a trace database, the same for every command, page and tool.
 
-Our recorder counts every call by its duration in `op_durations`. A file without such counts has
-only its rows; `core/recording/operations.py` says what follows from each.
+Our recorder counts every call by its duration in `op_durations`. Files of other recorders have only
+rows; `core/recording/operations.py` says what can be computed from either.
 """
 
 import sqlite3

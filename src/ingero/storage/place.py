@@ -1,4 +1,4 @@
-"""Where databases may lie: SQLite and DuckDB open files by name, and follow links.
+"""Checks the folders of databases: SQLite and DuckDB open files by name, and follow links.
 
 In a folder that others may write to, such a name can become a link to any file that this process
 may write. `claim_names` takes the names before SQLite opens them. DuckDB makes and removes files as

@@ -82,7 +82,7 @@ class Access:
         return found or self.issued().get(presented)
 
     def admits(self, authorization: str | None) -> bool:
-        """True if no token is required, or if the header holds one that may push to all clusters.
+        """Return whether no token is required, or the header has one that may push to all clusters.
 
         `check` decides about every other token.
         """

@@ -1,4 +1,4 @@
-"""What a web page of somebody else can make a browser do: nothing, on any listener.
+"""Refuses what a foreign web page can make a browser send, on every listener.
 
 A browser sends requests for every page that it shows. It adds the address of the page (Origin) and
 the name that was asked for (Host), which may be any name that resolves to this machine.

@@ -61,9 +61,9 @@ def is_plaintext(error: Exception) -> bool:
 
 
 def plain_reason(error: Exception) -> str:
-    """Return what the system says about a failure, without numbers, modules and source files.
+    """Return why a connection failed in plain words, without error numbers and source files.
 
-    Neither the URL nor what the server sent is part of it.
+    The text contains neither the URL nor what the server sent.
     """
     cause = _cause(error)
     if isinstance(cause, ssl.SSLError):  # its number is none of the system
@@ -81,7 +81,7 @@ def plain_reason(error: Exception) -> str:
 
 
 def _cause(error: Exception) -> Exception:
-    """Return the error of the system or of the handshake, which aiohttp keeps in its own."""
+    """Return the error of the system or of the TLS handshake that aiohttp has wrapped."""
     cause: Exception = getattr(error, "os_error", error)
     return cause
 

@@ -131,9 +131,9 @@ async def http_error(_: Request, error: Exception) -> Response:
 
 
 class RefusalsAreNoPage:
-    """The outermost layer of a listener: refusals have the headers, whoever sends them.
+    """The outermost layer of a listener: adds security headers to every refusal.
 
-    Other replies are those of an application, which adds them itself. Replies to pushes need none.
+    Applications add these headers to their other replies themselves. Replies to pushes need none.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -150,10 +150,10 @@ class RefusalsAreNoPage:
 
 
 def never_a_page(send: Send) -> Send:
-    """Add headers to replies that are no page of ours, such as JSON and errors.
+    """Add security headers to replies that are no page of ours, such as JSON and errors.
 
-    A browser that is made to show or frame one must not run anything of it. Redirects stay on this
-    server, whatever name it was asked by.
+    If a browser is made to show or frame such a reply, it must not run anything in it. Redirects
+    stay on this server, whatever name it was asked by.
     """
 
     async def limited(message: Message) -> None:
@@ -229,7 +229,7 @@ class TimedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, with the headers of every other reply."""
+        """Refuse data that is not HTTP, with the headers of every other reply."""
         lines = [b"HTTP/1.1 400 Bad Request"]
         lines += [
             name + b": " + value for name, value in (*self.server_state.default_headers, *_NO_PAGE)
@@ -336,7 +336,7 @@ class HttpListener:
         return protocol
 
     async def stop(self) -> None:
-        """Stop accepting, let running requests finish, then close what remains."""
+        """Stop accepting, let running requests finish, then close the remaining connections."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait([self._accepting])

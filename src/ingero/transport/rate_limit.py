@@ -28,7 +28,7 @@ class RateLimit:
 
 
 def address_group(address: str | None) -> str:
-    """Return what limits by address count together: an IPv4 address, or the /64 of an IPv6 one.
+    """Return the key under which an address is limited: an IPv4 address, or the /64 of an IPv6 one.
 
     Whoever has one IPv6 address usually has all addresses of its /64.
     """

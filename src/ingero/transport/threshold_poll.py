@@ -1,4 +1,4 @@
-"""Requests of the threshold from Fleet, for agents whose push replies do not carry it."""
+"""Asks Fleet for the threshold, for agents whose push replies do not carry it."""
 
 import ssl
 import time

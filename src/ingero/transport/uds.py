@@ -112,7 +112,7 @@ class LineServer:
         return uid if is_ours or is_of_group else None
 
     def _make_place(self, uid: int) -> bool:
-        """Return whether a user may have one more reader; one of a user with more may go for it."""
+        """Return whether a user may have one more reader; a user with more may lose one for it."""
         for consumer in [each for each in self._consumers if each.has_left()]:
             self._remove(consumer)
         place = place_for(uid, list(self._consumers.values()), MAX_CONSUMERS)

@@ -68,7 +68,7 @@ class Serving:
 
     @property
     def notice(self) -> str:
-        """What has to be done after a change of the certificate; empty if it did not change."""
+        """Return what users must do after a change of the certificate; empty without a change."""
         if self.replaced is None:
             return ""
         return (

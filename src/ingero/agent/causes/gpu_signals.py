@@ -53,7 +53,7 @@ class GpuSignals:
         return self._asked(lambda: self._uuid(pid, local_rank)) or ""
 
     def _asked(self, question: Callable[[], Answer]) -> Answer | None:
-        """Return what the driver answers; None while it does not, which is logged once."""
+        """Return the driver's answer; None while it does not answer, which is logged once."""
         with self._lock:
             try:
                 found = self._deadline.call(lambda: self._opened(question))

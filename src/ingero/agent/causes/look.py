@@ -1,4 +1,4 @@
-"""A look of a few seconds at a slow rank and at peers on the same node."""
+"""Examines a slow rank, and peers on the same node, for a few seconds."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ class GpuReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is looked at: a late rank and peers on its node, and what Fleet asks about it."""
+    """What to examine: a late rank, peers on its node, and Fleet's question about it."""
 
     ask: Ask
     late: RankProcess
@@ -104,8 +104,8 @@ Look = Callable[[Subject, threading.Event, float], list[Difference] | None]
 def look(subject: Subject, stop: threading.Event, seconds: float) -> list[Difference] | None:
     """Return what sets a rank apart, the largest share first; None when it is gone.
 
-    Where nothing does and Python frames were not seen, the answer is of kind "unknown" and says so.
-    It takes a few seconds of wall time and at most a fifth of one CPU.
+    If nothing sets it apart and Python frames could not be read, the answer is "unknown" and says
+    so. This takes a few seconds of wall time and at most a fifth of one CPU.
     """
     ask, late, gpus = subject.ask, subject.late, subject.gpus
     watched = [_Watched(late, gpus, is_late=True)]
@@ -131,7 +131,7 @@ def look(subject: Subject, stop: threading.Event, seconds: float) -> list[Differ
 
 
 def not_seen(problem: str) -> Difference:
-    """Return what an answer "unknown" says about Python frames that were not seen."""
+    """Return the part of an answer "unknown" that says why Python frames were not read."""
     text = f"its Python frames were not read, because {problem}"
     return Difference(kind=CauseKind.UNKNOWN, place=Place.HOST, text=text)
 

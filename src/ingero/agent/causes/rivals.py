@@ -37,9 +37,9 @@ def find_rival(pid: int, stop: threading.Event) -> str:
 
 
 def choose_rival(pid: int, waits: Mapping[int, int]) -> int | None:
-    """Return the process behind which another waits most; None where no one stands out.
+    """Return the process that another one waits behind most; None where none stands out.
 
-    Threads of the waiting process itself are named only where no other process is to blame.
+    The waiting process itself is returned only if no other process is to blame.
     """
     total = sum(waits.values())
     others = [(waited, rival) for rival, waited in waits.items() if rival not in (pid, NOBODY)]

@@ -82,12 +82,12 @@ def comm_of(pid: int, tid: int | None = None) -> str:
 
 
 def driving_threads(pid: int) -> list[int]:
-    """Return the main thread and those of the backward pass."""
+    """Return the threads that carry the training loop: the main one and the backward pass."""
     return [tid for tid in thread_ids(pid) if tid == pid or comm_of(pid, tid).startswith(_DRIVERS)]
 
 
 def count_threads(pid: int, tids: Sequence[int]) -> ThreadCounts | None:
-    """Return what was counted of some threads so far; None when they are gone."""
+    """Return the kernel's counters of some threads so far; None when the threads are gone."""
     total, is_there = [0] * 5, False
     for tid in tids:
         folder = f"/proc/{pid}/task/{tid}"
@@ -109,7 +109,8 @@ def _involuntary(folder: str) -> int:
 def see_thread(pid: int, tid: int) -> ThreadState | None:
     """Return what a thread does now; None when it is gone.
 
-    Without the right to see its system call, a sleeping thread only waits.
+    Without the right to read its system call, all that is known of a sleeping thread is that it
+    waits.
     """
     folder = f"/proc/{pid}/task/{tid}"
     fields = read(f"{folder}/stat").rpartition(b")")[2].split()

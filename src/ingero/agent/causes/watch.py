@@ -90,7 +90,7 @@ class CauseWatch:
         self._stop = threading.Event()
 
     def note(self, key: Hashable, rank: RankProcess, now_s: float) -> None:
-        """Take a rank on this node that works; called from the thread that reads collectives."""
+        """Note a rank that works on this node; called by the thread that reads collectives."""
         kept = self._ranks.get(key)
         if kept is not None:
             kept.seen_s = now_s
@@ -98,7 +98,7 @@ class CauseWatch:
             self._ranks[key] = _Kept(rank, now_s)
 
     def receive(self, asks: Sequence[Ask]) -> None:
-        """Take the asks of a reply; those already taken, and too many at once, are left out."""
+        """Take the questions of a reply, except those already taken and those beyond the limit."""
         for ask in asks:
             key = (ask.episode, ask.number)
             if key in self._taken:

@@ -49,8 +49,8 @@ class Candidate:
 class EngineFinder:
     """Looks for engines.
 
-    A process that was none a few times is looked at about once a minute, so that a node with
-    thousands of processes costs little. Which processes map libcuda is remembered.
+    A process that turned out to be no engine a few times is looked at only about once a minute, so
+    that a node with thousands of processes costs little. Which processes map libcuda is remembered.
     """
 
     def __init__(self) -> None:

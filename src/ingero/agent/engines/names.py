@@ -62,8 +62,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
 def may_be_asked(port: int, line: CommandLine) -> bool:
     """Return whether a port may be asked for a metrics page.
 
-    A port of a process that is no known engine may speak another protocol, so that only the port
-    that it was started with, and those where engines serve by default, are asked.
+    A port of an unknown process may speak another protocol. There, only the port on its command
+    line and the default ports of engines are asked.
     """
     return line.is_server or port in (line.port, *_KNOWN_PORTS)
 

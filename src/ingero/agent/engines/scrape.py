@@ -84,7 +84,7 @@ def _enter_network(pid: int) -> None:
 
 
 def _receive(connection: socket.socket, deadline: float) -> bytes | None:
-    """Read to the end; a peer that sends byte by byte does not get more time."""
+    """Read to the end of a reply; a peer that sends byte by byte gets no extra time."""
     received = bytearray()
     while True:
         left_s = deadline - time.monotonic()

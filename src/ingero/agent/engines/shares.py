@@ -1,4 +1,4 @@
-"""How much of the watching one user of the node may take, so that nobody slows down others.
+"""Limits how much watching one user of the node may cause, so that nobody slows down others.
 
 Any user can start processes that look like engines and answer slowly, with long pages, or never.
 """
@@ -20,11 +20,11 @@ class Shares:
         self._places: dict[int, asyncio.Semaphore] = {}
 
     def place_of(self, user: int) -> asyncio.Semaphore:
-        """Return what has to be held while a page of this user is read."""
+        """Return the lock to hold while a page of this user is read."""
         return self._places.setdefault(user, asyncio.Semaphore(READERS))
 
     def forget_others(self, users: Iterable[int]) -> None:
-        """Keep the places of these users."""
+        """Drop the shares of all users but these."""
         kept = set(users)
         self._places = {user: place for user, place in self._places.items() if user in kept}
 
@@ -39,7 +39,7 @@ def pause_s(took_s: float, cpu_s: float, engines: int) -> float:
 
 
 def crowd(users: Iterable[int], newcomer: int) -> int | None:
-    """Return the user that has to make room for a newcomer with fewer engines, if there is one."""
+    """Return a user who must give up an engine for a newcomer with fewer; None if there is none."""
     count = Counter(users)
     user, most = max(count.items(), key=lambda each: each[1], default=(newcomer, 0))
     return user if most > count[newcomer] + 1 else None

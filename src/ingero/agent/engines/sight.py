@@ -1,4 +1,4 @@
-"""Who looks for engines and at their processes, which takes the right to read those of others."""
+"""Finds engines and examines their processes, with the right to read those of other users."""
 
 from dataclasses import dataclass, field
 from typing import Final, Protocol

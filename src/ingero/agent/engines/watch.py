@@ -142,7 +142,7 @@ class EngineWatch:
         return not tasks or not (await asyncio.wait(tasks, timeout=self._patience_s))[1]
 
     def _take_read(self) -> None:
-        """Forget the readings that have ended; raise what one of them raised."""
+        """Remove the readings that have ended; raise the first error among them."""
         done = [self._reading.pop(key) for key, task in list(self._reading.items()) if task.done()]
         for task in done:
             task.result()
@@ -170,7 +170,7 @@ class EngineWatch:
         await asyncio.gather(*(self._try_in_turn(each, now_s) for each in new))
 
     def _note_denied(self, denied: frozenset[int]) -> None:
-        """Say once of each engine that it is not watched, and what would help."""
+        """Log once for each engine that it cannot be watched, and what would help."""
         for pid in sorted(denied - self._denied):
             log.warning("engine_not_watched", extra={"engine_pid": pid, "why": DENIED})
         self._denied = denied
@@ -198,7 +198,7 @@ class EngineWatch:
             return
 
     def _make_room(self, newcomer: int) -> bool:
-        """Drop the newest engine of the user with most of them, for a user with fewer."""
+        """Drop the newest engine of the user with the most engines, for a user with fewer."""
         user = crowd((engine.place.user for engine in self.engines.values()), newcomer)
         newest = [key for key, engine in self.engines.items() if engine.place.user == user][-1:]
         for key in newest:

@@ -1,8 +1,8 @@
-"""Reads of other processes' memory with a deadline.
+"""Reads of other processes' memory, with a deadline.
 
-A process may map files of its own file system (FUSE), which need not answer. Who reads such memory
-waits until that process ends, and nothing but the end of the reader stops the wait. Reads
-therefore run in a thread, which is left behind when it takes too long.
+A process may map files of its own file system (FUSE), which need not answer. A reader of such
+memory waits until that process ends, and only the end of the reader stops the wait. Reads therefore
+run in a thread, which is left behind when it takes too long.
 """
 
 import threading

@@ -1,6 +1,6 @@
-"""Two processes that say they are the same rank: two jobs on a node, and neither has an id.
+"""Detects two processes that claim the same rank: two jobs on a node, both without an id.
 
-Fleet cannot tell their steps apart, so it is said where it is seen.
+Fleet cannot tell their steps apart, so the agent reports them.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ MAX_RANKS: Final = 1024
 
 @dataclass(slots=True)
 class _Claim:
-    """The process that a rank was last, those before it, and how often one of these came back."""
+    """The last process with a rank, the ones before it, and how often one of these came back."""
 
     pid: int
     earlier: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_EARLIER))
@@ -34,13 +34,13 @@ class _Claim:
 
 
 class RankClaims:
-    """The processes that each rank was, of which only the last one can live."""
+    """The processes that have claimed each rank; normally only the last one is still alive."""
 
     def __init__(self) -> None:
         self._claims: dict[tuple[str | None, int, CollectiveSource], _Claim] = {}
 
     def problem_with(self, batch: RankBatch) -> str:
-        """Return what is wrong where two processes go on to be the same rank, or nothing."""
+        """Return what is wrong if two living processes claim the same rank; else empty."""
         if batch.rank is None or not (len(batch.collectives) or batch.steps is not None):
             return ""
         who = (batch.job, batch.rank, batch.source)

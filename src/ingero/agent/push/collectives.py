@@ -139,7 +139,7 @@ class LiveCollectives:
                 feed.close()
 
     async def _safely(self, part: Callable[[], Awaitable[None]]) -> None:
-        """Run a part of a round: one unexpected record or reply must not stop all measuring."""
+        """Run a part of a round; an unexpected record or reply does not stop all measuring."""
         try:
             await part()
         except Exception:
@@ -248,7 +248,7 @@ class LiveCollectives:
         )
 
     def _report_alone(self, batch: RankBatch, now_s: float) -> RankReport | None:
-        """Report a rank; where that fails it starts over, and the other ranks go on."""
+        """Report one rank; if that fails, this rank starts over and the others go on."""
         try:
             return self._report(batch, now_s)
         except Exception:

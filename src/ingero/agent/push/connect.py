@@ -36,7 +36,7 @@ class Connections:
         return self._client(self._options)
 
     def measurements(self) -> HttpPush | GrpcPush:
-        """Return a client for measurements, which waits longer than the one of scores."""
+        """Return a client for measurements, with a longer timeout than the client for scores."""
         timeout_s = max(self._options.timeout_s, MEASUREMENTS_TIMEOUT_S)
         return self._client(replace(self._options, timeout_s=timeout_s, is_patient=True))
 

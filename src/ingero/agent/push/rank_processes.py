@@ -1,4 +1,4 @@
-"""The processes of the ranks on this node, learned from the collectives that are read anyway."""
+"""Learns the processes of the ranks on this node from the collectives that are read anyway."""
 
 import time
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ _SAVED_S: Final = 2.0  # unused amounts of this many seconds are saved up
 
 
 class AnnotationLimits:
-    """The shares of each user; `waits` counts polls at which a connection was not read."""
+    """The shares of each user; `waits` counts polls that skipped a connection over its share."""
 
     def __init__(self) -> None:
         self._lines = UserBudget(USER_LINES_PER_S, _SAVED_S * USER_LINES_PER_S)

@@ -118,7 +118,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def ask_agent(path: Path, question: str = HEALTHZ) -> tuple[int, bytes]:
-    """Return status and body of an answer of the agent; raise Unavailable where none runs."""
+    """Return status and body of an agent's answer; raise Unavailable if no agent answers."""
     connection = _UnixConnection(path)
     try:
         connection.request("GET", question)

@@ -104,7 +104,7 @@ def default_folder() -> Path:
 def begin(files: MemberFiles, fleet: FleetAddress, code: JoinCode, node: str) -> EnrolReply:
     """Enrol this node, and write key, certificate and token; raise IngeroError.
 
-    The key is kept when that fails, so that the next try is about the same node.
+    If that fails, the key is kept, so that the next try is about the same node.
     """
     make_own_folder(files.folder)
     authority = fetch_authority(fleet, code)

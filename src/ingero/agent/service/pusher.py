@@ -37,7 +37,7 @@ async def run_pusher(
 
 
 def _sight(*, is_beside_recorder: bool) -> Sight:
-    """Return who looks at processes: this part has no capabilities, the recorder has."""
+    """Return how this part examines processes: it has no capabilities, but the recorder has."""
     if is_beside_recorder:
         return AskedSight(own_socket(SOCKET_NAME))
     problem = "causes and engines of other users are not seen: agent.record is false"

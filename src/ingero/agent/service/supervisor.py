@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 
 
 class AgentService:
-    """Every part of one node's agent.
+    """All parts of one node's agent.
 
-    `reread` reads the configuration again on SIGHUP, `run_part` is what a part does.
+    `reread` reads the configuration again on SIGHUP; `run_part` runs a part.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class AgentService:
                 log.info("part_off", extra={"part": part.plan.name, "why": part.plan.off})
 
     def _before(self, part: Part) -> asyncio.Event | None:
-        """Return what a part waits for: the pusher reads the database that the recorder makes."""
+        """Return what a part waits for: the pusher needs the database that the recorder creates."""
         if part.plan.name != PUSHER:
             return None
         return next((each.settled for each in self.parts if each.plan.name == RECORDER), None)

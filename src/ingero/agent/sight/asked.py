@@ -1,4 +1,4 @@
-"""The pusher's half: asks the recorder, and looks with its own rights where there is none."""
+"""The pusher's half: asks the recorder, or uses its own rights if no recorder answers."""
 
 import logging
 import socket
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class AskedSight:
-    """Looks through the recorder at `path`; `problem` is what is not seen without it."""
+    """Examines processes through the recorder at `path`, which may be absent."""
 
     def __init__(self, path: Path) -> None:
         self.problem = ""

@@ -17,7 +17,7 @@ BEGIN_S: Final = 10.0  # to find interpreters and threads before a look
 
 
 class Sight(EngineSight, Protocol):
-    """Looks at processes of this machine; `problem` says what is not seen, and why."""
+    """Examines processes of this machine; `problem` says what it cannot see, and why."""
 
     @property
     def problem(self) -> str: ...
@@ -30,7 +30,7 @@ class Sight(EngineSight, Protocol):
 
 
 class OwnSight(OwnEngineSight):
-    """Looks with the rights of this process."""
+    """Examines processes with the rights of this process."""
 
     def __init__(self, problem: str = "") -> None:
         super().__init__()

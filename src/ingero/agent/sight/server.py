@@ -1,6 +1,6 @@
-"""The recorder's half: looks at processes for the part that pushes, which has no capabilities.
+"""The recorder's half: examines processes for the pusher, which has no capabilities.
 
-It describes what it saw in words and numbers, and never hands out memory or files.
+It describes what it found in words and numbers, and never hands out memory or files.
 """
 
 import contextlib

@@ -152,7 +152,7 @@ def update(
 
 @contextmanager
 def _judged_input() -> Iterator[None]:
-    """A table that is to be judged is input, not a setting of this command."""
+    """Report errors of a rate table as errors of the input, not of a setting."""
     try:
         yield
     except ConfigError as error:

@@ -1,6 +1,6 @@
-"""Ask about recordings of strangers: a child with limits reads them, and this process prints.
+"""Asks about recordings of strangers: a child process with limits reads them, this one prints.
 
-Only this module starts the child. Nothing of a file is interpreted here.
+Only this module starts the child. This process never interprets the content of a file.
 """
 
 import os

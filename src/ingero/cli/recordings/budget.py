@@ -1,4 +1,4 @@
-"""How much memory and time reading may take: in proportion to the size of the files."""
+"""Limits on memory and time for reading, in proportion to the size of the files."""
 
 import os
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Notes about many files, of which each says the same: one line instead of one per file."""
+"""Merges notes that say the same of many files into one line."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _MOST_SINGLE: Final = 2  # files that are named one by one
 
 
 def merged_notes(notes: Sequence[str]) -> list[str]:
-    """Return the notes with those that differ in file and number alone as one.
+    """Return the notes; those that differ only in file and number become one.
 
     The line stands where the first of them stood. It names the range of the numbers.
     """
@@ -32,7 +32,7 @@ def merged_notes(notes: Sequence[str]) -> list[str]:
 
 
 def _plural(what: str) -> str:
-    """Return the text as it is said of several: `record was left` is `records were left`."""
+    """Return the text in the plural: `record was left` becomes `records were left`."""
     return re.sub(r"(\w)(?<!s) was\b", r"\1s were", what)
 
 

@@ -1,4 +1,4 @@
-"""How far a long command is, on a terminal only, from its second second on."""
+"""Shows the progress of a long command: on a terminal only, after its first second."""
 
 import contextlib
 import sys
@@ -11,9 +11,9 @@ Show = Callable[[int, int], None]  # what is done, and what there is; 0 where th
 
 
 class Shown:
-    """The line that is printed; a phase of the command sets it, a thread prints it.
+    """The progress line; phases of the command set it, and a thread prints it.
 
-    So something is said in time, also while a phase is busy and reports nothing.
+    So the line appears in time even while a phase is busy and reports nothing.
     """
 
     def __init__(self) -> None:

@@ -93,7 +93,7 @@ def _sentence(episode: Episode) -> str:
 
 
 def _worst(episode: Episode) -> Verdict:
-    """Return what was said while it was slow, rather than after its end."""
+    """Return the last verdict that blamed somebody or named an event, else the latest one."""
     blamed = (VerdictState.STRAGGLER, VerdictState.FLEET_EVENT)
     found = [moment.verdict for moment in episode.verdicts if moment.verdict.state in blamed]
     return found[-1] if found else episode.latest

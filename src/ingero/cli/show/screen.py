@@ -1,4 +1,4 @@
-"""A terminal that shows one picture in place: the newest lines replace the older ones."""
+"""A terminal that shows one picture in place: new lines replace the old ones."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ _COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def fitted(lines: Iterable[str], columns: int, rows: int) -> list[str]:
-    """Return lines that fit a terminal: the first ones are kept, and the last says what is not."""
+    """Return lines that fit a terminal; if some are cut off, the last line says how many."""
     shown = [_cut(line, columns) for line in lines]
     while shown and not shown[-1]:
         shown.pop()

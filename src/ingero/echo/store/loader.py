@@ -225,7 +225,7 @@ class Loader:
     def _chores(self) -> Iterator[None]:
         """Run roll-up and retention, in small steps between loads.
 
-        What fails for want of the store, or of memory, is done in the next round.
+        What fails because the store does not answer or memory runs out is done in the next round.
         """
         rolled = retained = 0.0
         while True:
@@ -253,7 +253,7 @@ class Loader:
 
     @contextlib.contextmanager
     def _tolerated(self, chore: str) -> Iterator[None]:
-        """Leave a chore for later; call it without the lock of writing."""
+        """Leave a failed chore for later; the caller must not hold the write lock."""
         try:
             yield
         except StoreError as error:
@@ -379,7 +379,7 @@ class Loader:
 
 
 def _step_back() -> None:
-    """Let questions go first: this thread has time, because the journal keeps what waits."""
+    """Lower this thread's priority: questions go first, and the journal keeps what waits."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 

@@ -43,7 +43,7 @@ def leave_out_pyarrow() -> None:
 
 
 class QuietMoments:
-    """Moments without a question, in which the store may take away memory that questions use."""
+    """Moments without a question, in which memory that questions use may be given back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Who ended the store process, and how long their next statement waits.
+"""Finds out who ended the store process, and delays their next statement.
 
 A statement can use up the memory of the store process or run on beyond its time. The process is
 then replaced within seconds, but meanwhile nobody is answered. Without a pause, one caller could

@@ -62,8 +62,8 @@ def described(
 ) -> tuple[list[str], list[str]]:
     """Return names and types of the columns without running a statement.
 
-    Nothing is returned about a statement that cannot be described, or not even be bound: running it
-    gives the error that its author can understand.
+    Nothing is returned for a statement that DuckDB cannot describe or bind. Running it gives an
+    error that its author can understand.
     """
     try:
         cursor.execute(f"DESCRIBE {sql}", params)

@@ -1,4 +1,4 @@
-"""The journal, read and decoded ahead: the next load is made ready while DuckDB commits one."""
+"""Reads and decodes the journal ahead, so that the next load is ready when DuckDB has committed."""
 
 import contextlib
 from collections.abc import Callable

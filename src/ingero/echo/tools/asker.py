@@ -1,4 +1,4 @@
-"""What every question works with: the store, the caller, the window, and notes on the answer."""
+"""What every question works with: the store, the caller, the window and the notes of the answer."""
 
 import calendar
 import functools

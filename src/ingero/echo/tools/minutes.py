@@ -18,7 +18,7 @@ _COVERED: Final = f"""SELECT from_us, writer, last FROM
 
 
 async def load_minutes(asker: Asker) -> Minutes:
-    """Return what the table of arrivals covers when the question first needs it."""
+    """Return what the table of arrivals covers, read when a question first needs it."""
     if asker.minutes is None:
         rows = (await asker.query(_COVERED, [])).rows
         until = {
@@ -33,7 +33,7 @@ async def load_minutes(asker: Asker) -> Minutes:
 async def arrived_metrics(
     asker: Asker, cluster: str, since_us: int, metrics: Iterable[str]
 ) -> list[str]:
-    """Return which of these metrics arrived since a time: what did not need not be looked for."""
+    """Return which of these metrics arrived since a time; the others need not be searched for."""
     listed = ", ".join(f"'{name}'" for name in metrics)
     condition = f"cluster_id = $1 AND metric_name IN ({listed})"
     arrived = (await load_minutes(asker)).arrived(since_us, condition)

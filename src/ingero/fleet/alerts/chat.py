@@ -19,7 +19,7 @@ _BARE_LINK: Final = re.compile(r"(?<!\w)(www)\.", re.I)  # what chats make a lin
 
 
 class Chat:
-    """Every service that a file of apprise URLs names; one that fails makes all be tried again."""
+    """All services in a file of apprise URLs; if one fails, all of them get the message again."""
 
     def __init__(self, config: AppriseConfig, public_url: str) -> None:
         self._config, self._public_url = config, public_url
@@ -64,7 +64,7 @@ class Chat:
         return urls
 
     async def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""
 
 
 def as_text(annotations: dict[str, str]) -> tuple[str, str]:

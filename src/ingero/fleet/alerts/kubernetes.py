@@ -1,4 +1,4 @@
-"""Kubernetes as a target: an event on the node, and a condition of it where asked for."""
+"""Kubernetes as a target: an event on the node and, where configured, a condition of the node."""
 
 import re
 from typing import Any, Final
@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Kubernetes:
-    """Alerts that name a node; a node of Fleet must have the name of its Kubernetes node."""
+    """Sends alerts about nodes; a node must have the same name in Fleet and in Kubernetes."""
 
     def __init__(self, config: KubernetesConfig, public_url: str) -> None:
         self._config, self._public_url = config, public_url

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def alert_families(alerts: "AlertService | None") -> list[Family]:
-    """Return what was sent, waits, failed and was held back; nothing without targets."""
+    """Return the messages sent, waiting, failed and held back; none without targets."""
     if alerts is None:
         return []
     return [

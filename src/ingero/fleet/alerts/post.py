@@ -1,4 +1,4 @@
-"""Posting JSON to a target: what arrived, what is worth another try, and what is not."""
+"""Posts JSON to a target, and tells which failures are worth another try."""
 
 import re
 import ssl

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class AlertJournal(msgspec.Struct, kw_only=True):
-    """What survives a restart: alerts that have begun, and what waits for each target."""
+    """What is kept over a restart: alerts that have begun, and the messages for each target."""
 
     open: list[OpenAlert] = []
     queues: dict[str, StoredQueue] = {}
@@ -95,7 +95,7 @@ class AlertService:
         self._sending = {name: asyncio.Lock() for name in self._targets}
 
     def step(self, verdicts: Sequence[tuple[str, Verdict]], now_s: float) -> None:
-        """Take the open verdicts, with their silences; what is to be told waits for `deliver`."""
+        """Decide from the open verdicts and their silences which messages `deliver` sends."""
         for message in self.decisions.step(verdicts, now_s):
             self._is_dirty = True
             for queue in self.queues.values():

@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Target(Protocol):
-    """Who is told; `send` raises AuthError for secrets that cannot be read."""
+    """A receiver of alerts; `send` raises AuthError for a secret that cannot be read."""
 
     async def send(self, message: Message, now_s: float) -> Delivery:
         """Send one message."""

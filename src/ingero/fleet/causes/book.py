@@ -1,7 +1,7 @@
-"""Causes: the signals that agents push, what they are asked about slow ranks, and their answers.
+"""The signals that agents push, Fleet's questions about slow ranks, and the agents' answers.
 
-The book stands outside the verdict engine, so that a replay of recorded inputs gives the engine's
-verdicts. It adds the best answer to a verdict when it is shown, as silences are.
+The book is not a part of the verdict engine, so a replay of recorded inputs gives the engine's
+verdicts. It adds the best answer to a verdict when the verdict is shown, like a silence.
 """
 
 import math
@@ -69,7 +69,7 @@ class _Rank:
     gpu_model: str = ""
 
     def known(self, signals: Iterable[Signal]) -> dict[Signal, float]:
-        """Return those of some signals that were sent."""
+        """Return those of the given signals that were sent."""
         values = {one: float(self.values[_PLACES[one]]) for one in signals}
         return {one: value for one, value in values.items() if not math.isnan(value)}
 
@@ -145,7 +145,7 @@ class CauseBook:
                     kept.values[:] = [found.signals.get(one, math.nan) for one in _ORDER]
 
     def note_steps(self, keys: Sequence[RankKey], steps_ms: Sequence[float]) -> None:
-        """Note how long the last step of each rank took; NaN where that is not known."""
+        """Note how long the last step of each rank took; NaN means that this is not known."""
         for key, step_ms in zip(keys, steps_ms, strict=True):
             if step_ms > 0.0:
                 self._rank(key).step_ms = step_ms
@@ -224,9 +224,9 @@ class CauseBook:
     def _look_at_network(
         self, cluster: str, verdict: Verdict, place: LinkPlace | None, now_s: float
     ) -> None:
-        """Look for the node that slows a job's links, and keep it until another link is slow.
+        """Find the node that slows a job's links, and keep it until another link is slow.
 
-        What was found stays: counters are calm again before the episode is over.
+        Counters are calm again before the episode is over, so the finding outlives them.
         """
         key = (cluster, verdict.episode)
         kept = self._networks.get(key)

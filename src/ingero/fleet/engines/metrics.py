@@ -1,4 +1,4 @@
-"""Metrics about inference engines: how many replicas report, and what was refused."""
+"""Metrics about inference engines: how many replicas report, and which reports were refused."""
 
 from ingero.contract.exposition import Family, counter, gauge
 from ingero.fleet.engines.book import EngineBook

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def build_enrolment(config: FleetConfig) -> "EnrolmentService | None":
-    """Return what enrols nodes, where a folder for it is set; raises AuthError.
+    """Return the service that enrols nodes if its folder is configured; raises AuthError.
 
-    The names of Fleet's own certificates are nobody else's.
+    Nodes cannot enrol under the names in Fleet's own certificates.
     """
     folder = config.extensions.ingero_enrolment.dir
     if folder is None:

@@ -1,6 +1,6 @@
-"""Certificates in Fleet's folders: those that its authority signed are renewed in time.
+"""Renews the certificates in Fleet's folders that Fleet's own authority signed.
 
-The key and the names stay. A new certificate is for new connections; open ones go on as they are.
+The key and the names stay. New connections get the new certificate; open ones go on as they are.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check found: whether a file is another one than before, and when to look again."""
+    """The result of a check: whether a file has changed, and when to check again."""
 
     is_new: bool
     again_in_s: float

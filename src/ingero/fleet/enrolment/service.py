@@ -167,7 +167,7 @@ class EnrolmentService:
         return certificate
 
     def leave(self, node: str, peer: str | None) -> None:
-        """Forget a node that leaves; its token is not valid any more."""
+        """Remove a node that leaves; its token is no longer valid."""
         self.file.change(lambda now: without(now, node))
         self.refresh()
         self.note("left", node, peer)

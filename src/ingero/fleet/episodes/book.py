@@ -1,4 +1,4 @@
-"""The last episodes: what was said about each, what it has cost, and who was told."""
+"""The last episodes: the verdicts about each, its cost, and which targets were alerted."""
 
 import math
 from collections import Counter
@@ -71,7 +71,7 @@ class EpisodeBook:
             self._touch(verdict.episode, now_s)
 
     def note_alert(self, episode: str, alert: AlertTold) -> None:
-        """Note that a target was told about an episode, or that it refused to be."""
+        """Note that an alert about an episode was delivered to a target, or refused by it."""
         found = self.episodes.get(episode)
         if found is not None and len(found.alerts) < MAX_TOLD:
             found.alerts.append(alert)
@@ -85,7 +85,7 @@ class EpisodeBook:
         return found
 
     def explain(self, episode: Episode, verdicts: VerdictService) -> None:
-        """Compare the peers of an open episode as they are now; of others, what is kept stays."""
+        """Compare the peers of an open episode now; a closed episode keeps its last comparison."""
         if episode.ended is None and episode.latest.state in _BLAMED:
             _compare_peers(verdicts, episode, self._last_s)
 
@@ -163,7 +163,7 @@ class EpisodeBook:
         self._end_unseen(now_s)
 
     def _end_unseen(self, now_s: float) -> None:
-        """End episodes that nobody decides about any more, as after a restart or a job's end."""
+        """End episodes that are no longer judged, as after a restart or the end of a job."""
         for name, episode in self.episodes.items():
             if episode.ended is None:
                 seen_s = self._seen_s.setdefault(name, now_s)

@@ -1,6 +1,6 @@
-"""A segment: the state of one cluster's engine at a time, and every input since then.
+"""A segment: the state of one cluster's engine at some time, and every input since then.
 
-Replayed, it gives every verdict of its time again, byte for byte.
+Replaying a segment gives its verdicts again, byte for byte.
 """
 
 import pickle

@@ -56,14 +56,14 @@ class Answers:
         self.replies: dict[Names, _Replies] = {HTTP_NAMES: {}, GRPC_NAMES: {}}
 
     def second_passed(self) -> None:
-        """Drop what is kept."""
+        """Forget all kept replies."""
         for rendered in self.rendered:
             rendered.clear()
         for replies in self.replies.values():
             replies.clear()
 
     def headers(self, names: Names, cluster: str) -> Headers:
-        """Return what a reply carries that is about no node: the threshold of its cluster."""
+        """Return the headers that concern no single node: the threshold of its cluster."""
         return self._about(names, cluster, "").headers
 
     def reply(self, names: Names, cluster: str, node: str, partial: PartialSuccess | None) -> Reply:
@@ -82,7 +82,7 @@ class Answers:
         encoding: Encoding,
         date: bytes,
     ) -> bytes:
-        """Return the same over HTTP with its status line and body."""
+        """Return the whole HTTP reply to a push: status line, headers and body."""
         served, kept = self._served(cluster), self.rendered[encoding is Encoding.JSON]
         text, ask = self._texts(cluster, node)
         key = _key(cluster, text)

@@ -27,9 +27,9 @@ _VERSION: Final = version("ingero")
 
 
 class LiveStream:
-    """One client: what it may see and asked for, and the lines that wait for it.
+    """One client: the clusters and job that it follows, and the lines that wait to be sent.
 
-    `owner` is who opened it: a token, or an address where there are no tokens.
+    `owner` is the token that opened the stream, or an address where there are no tokens.
     """
 
     def __init__(self, key: Key, cluster: str | None, job: str | None, owner: Hashable) -> None:

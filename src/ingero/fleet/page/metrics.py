@@ -1,4 +1,4 @@
-"""What the live streams cost, for Prometheus."""
+"""Prometheus metrics of the live streams: how many are open, and what they send."""
 
 from ingero.contract.exposition import Family, gauge, total
 from ingero.fleet.page.hub import LiveHub

@@ -1,4 +1,4 @@
-"""What waits to be appended to the cluster log, within bounds."""
+"""Entries that wait to be appended to the cluster log, within bounds."""
 
 import asyncio
 import time
@@ -40,12 +40,12 @@ class Outbox:
             self.dropped += 1
 
     def add(self, entry: entries.Entry) -> None:
-        """Take an entry that must not be lost while the log is away."""
+        """Queue an entry that must not be lost while the log cannot be reached."""
         if len(self._others) < MAX_WAITING:
             self._others.append(encode_entry(entry))
 
     def add_awaited(self, entry: entries.Entry) -> "asyncio.Future[None]":
-        """Take an entry, and return what is done as soon as it was applied here."""
+        """Queue an entry, and return a future that is done once the entry was applied here."""
         body = encode_entry(entry)
         self._others.append(body)
         return self._awaited.setdefault(body, asyncio.get_running_loop().create_future())
@@ -57,7 +57,7 @@ class Outbox:
             found.set_result(None)
 
     def encode_rows(self, cluster: str, packed: bytes, named: Sequence[Named]) -> list[bytes]:
-        """Return entries about nodes of a cluster; they are not kept, but made anew."""
+        """Encode changed nodes of a cluster as entries; nothing is kept for a second try."""
         return [
             encode_entry(
                 entries.Rows(
@@ -71,7 +71,7 @@ class Outbox:
         ]
 
     async def batch(self, now_s: float) -> list[bytes]:
-        """Return everything that waits; it waits on until `note_appended`."""
+        """Return everything that waits; it stays in the outbox until `note_appended`."""
         fresh = [(made_s, part) for made_s, part in self._parts if now_s - made_s <= MAX_WAIT_S]
         self.dropped += len(self._parts) - len(fresh)
         self._parts = fresh

@@ -98,7 +98,7 @@ class Replica:
             self._tasks.append(asyncio.create_task(self._forever(work)))
 
     async def stop(self) -> None:
-        """Tell what is left, and that this replica leaves."""
+        """Append what is left, and tell the other replicas that this one leaves."""
         await end_tasks(self._tasks)
         if self.is_ready:
             self.is_ready = False
@@ -180,7 +180,7 @@ class Replica:
         self._has_news.set()  # a sender that dies before it said so has its records sent twice
 
     def alert_sent(self, target: str, key: tuple[str, str]) -> None:
-        """Tell the others that an alert was delivered."""
+        """Tell the other replicas that an alert was delivered."""
         self.outbox.add(entries.Said(self.name, alerts=((target, *key),)))
         self._has_news.set()
 

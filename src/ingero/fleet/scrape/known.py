@@ -1,6 +1,6 @@
-"""Series whose labels are known: numbers in, lines of a scrape out.
+"""Series whose labels are known: their numbers become lines of a scrape.
 
-A scrape of 10,000 nodes has 90,000 of them, so both steps have compiled twins.
+A scrape of 10,000 nodes has 90,000 such series, so both steps have compiled twins.
 """
 
 from collections.abc import Iterable

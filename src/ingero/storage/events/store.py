@@ -191,7 +191,7 @@ class EventStore(abc.ABC):
         return Prepared(fresh, columns.take(), self.first_seq)
 
     def _is_current(self, prepared: Prepared, known: Container[bytes]) -> bool:
-        """Return whether no request was loaded since it was prepared, and numbers are the same."""
+        """Return whether nothing was loaded since these requests were prepared."""
         return prepared.first_seq == self.first_seq and not any(
             digest in self._digests or digest in known for digest in prepared.fresh
         )

@@ -41,7 +41,7 @@ class _Connection(sqlite3.Connection):
     """Reports names that are no text as damage; what SQLite says may quote a damaged schema."""
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        """Run a statement; all that goes wrong is a sqlite3.Error."""
+        """Run a statement; every failure is raised as sqlite3.Error."""
         try:
             return super().execute(*args)
         except UnicodeDecodeError:

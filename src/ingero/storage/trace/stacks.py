@@ -112,7 +112,7 @@ def chain_stacks(connection: sqlite3.Connection, found: RecordedChain) -> tuple[
 
 
 def _top(frames: list[Frame]) -> Frame:
-    """Return the innermost frame that says most: of Python, else a named one."""
+    """Return the most telling innermost frame: a Python frame, else one with a name."""
     python = (frame for frame in frames if frame.py_func or frame.py_file)
     named = (frame for frame in frames if frame.is_resolved)
     return next(python, next(named, frames[0]))

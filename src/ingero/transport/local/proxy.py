@@ -1,4 +1,4 @@
-"""Users that a reverse proxy has signed in: named in a header, which only the proxy may send."""
+"""Users that a reverse proxy has signed in and names in a header that only the proxy may send."""
 
 import hmac
 import ipaddress

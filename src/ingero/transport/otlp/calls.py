@@ -62,7 +62,7 @@ Reading = asyncio.Task[Any]
 
 @dataclass(slots=True)
 class Waiting:
-    """Those who wait, served in turn: address by address, and of each connection by connection."""
+    """Waiting calls, served in turn: by address, and within an address by connection."""
 
     _addresses: OrderedDict[str, OrderedDict[str, deque[Turn]]] = field(default_factory=OrderedDict)
 
@@ -70,14 +70,14 @@ class Waiting:
         return bool(self._addresses)
 
     def add(self, peer: Peer) -> Turn:
-        """Return what is done once it is this peer's turn."""
+        """Return a future that is done when it is this peer's turn."""
         turn: Turn = asyncio.get_running_loop().create_future()
         connections = self._addresses.setdefault(peer.address, OrderedDict())
         connections.setdefault(peer.connection, deque()).append(turn)
         return turn
 
     def call_next(self) -> bool:
-        """Let one who still waits go on; return False if nobody does."""
+        """Let the next waiting call go on; return False if none waits."""
         while self._addresses:
             address, connections = self._addresses.popitem(last=False)
             connection, turns = connections.popitem(last=False)

@@ -68,12 +68,12 @@ MISTAKE: Final = Reply(500, message="the service failed; its log has the reason"
 
 @dataclass(frozen=True, slots=True)
 class OtlpService:
-    """What a listener asks of its service.
+    """The functions of a service that a listener calls.
 
-    `admit` gets the Authorization header and the address before anything of the body is read, and
-    returns the sender or the refusal. `headers_for(cluster, sender)` is for every refusal that has
-    no headers yet; there is no sender where it was not admitted. `count` gets the status of each
-    reply; a call whose sender left before its message has none.
+    `admit` gets the Authorization header and the address before any of the body is read, and
+    returns the sender or the refusal. `headers_for(cluster, sender)` returns the headers of a
+    refusal that has none yet; `sender` is None if it was not admitted. `count` gets the status of
+    each reply; a call whose sender left before its message has none.
     """
 
     admit: Callable[[str | None, str | None], Key | Reply]
@@ -88,7 +88,7 @@ async def settled(reply: Reply | Awaitable[Reply]) -> Reply:
 
 
 def explained(service: OtlpService, reply: Reply, cluster: str | None, sender: Key | None) -> Reply:
-    """Return a reply, with the headers that also a refusal carries."""
+    """Return the reply with the service's headers, which refusals also carry."""
     if reply.status == HTTPStatus.OK or reply.headers:
         return reply
     return reply._replace(headers=tuple(service.headers_for(cluster, sender)))

@@ -1,4 +1,4 @@
-"""What is wrong with an argument of a question, in words instead of those of msgspec."""
+"""Explains in plain words what is wrong with an argument of a question."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _SHOWN: Final = 60  # characters of a value
 
 
 def complaint(properties: Properties, error: str, given: Mapping[str, Any]) -> str:
-    """Return what is wrong with the arguments, what would be right, and what it is for."""
+    """Return what is wrong with the arguments, what would fit, and what the argument is for."""
     place = _PLACE.search(error)
     text = error[: place.start()] if place else error
     path = _path(place["path"]) if place else ()
@@ -85,7 +85,7 @@ def _wanted(wrong: re.Match[str]) -> str:
 
 
 def _value(given: Any, path: Path) -> str:
-    """Return what was given at a place; empty where the place is not known."""
+    """Return the value at a place of the arguments; empty if the place is not known."""
     for step in path:
         try:
             given = given[step]
@@ -116,7 +116,7 @@ def _inner(schema: Mapping[str, Any], step: str | int | None) -> Mapping[str, An
 
 
 def _one_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema with what the one of its alternatives says that is not null."""
+    """Return the schema merged with its first alternative that is not null."""
     for part in schema.get("anyOf", ()):
         if part.get("type") != "null":
             return {**part, **schema}

@@ -50,7 +50,7 @@ class JobDemo:
         return self.named_after_s is not None and self.is_checked and not self.others
 
     def check(self, named: list[Verdict]) -> None:
-        """Note everybody whom Fleet has named in the whole run, as its episodes tell."""
+        """Note everybody that Fleet named in the whole run, from its episodes."""
         self.is_checked = True
         self.others |= {f"rank {v.rank} on {v.node}" for v in named if v.rank != self.rank}
 
@@ -123,12 +123,12 @@ def _learn(
 
 
 def _left(ready_s: float | None, hurry: float) -> str:
-    """Return how long it takes until all are judged, where that is known and not over."""
+    """Return the time until all ranks are judged; None if it is unknown or over."""
     return f", about {math.ceil(ready_s / hurry)} s left" if ready_s else ""
 
 
 def _slow(cluster: "DemoCluster", run: JobDemo, say: Callable[[str], None]) -> None:
-    """Slow one rank, and show what is said about it."""
+    """Slow one rank, and print what Fleet says about it."""
     at_s = cluster.slow_rank(run.rank, EXCESS)
     say(f"\n         the GPU of rank {run.rank} on {run.node} now takes {EXCESS:.0%} longer")
     named = _wait(cluster, run, lambda seen: _verdict(seen, run.rank) is not None)

@@ -1,4 +1,4 @@
-"""The demo goes on: keys slow and heal ranks, and what Fleet says about it is printed."""
+"""Keeps the demo running: keys slow and heal ranks, and Fleet's answers are printed."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ def keep_running(
 
 
 def _tell(cluster: "DemoCluster", named: set[int], say: Callable[[str], None]) -> set[int]:
-    """Say who is newly named and who no longer is; return who is named now."""
+    """Print who is newly named and who no longer is; return who is named now."""
     seen = cluster.judged()
     if seen is None:
         return named
@@ -71,10 +71,10 @@ def _clock() -> str:
 
 
 def _key(has_keys: bool) -> str:
-    """Wait for a key for half a second; empty where none was pressed.
+    """Wait half a second for a key; return an empty text if none was pressed.
 
-    The file is read itself: a buffer would hold keys that were pressed quickly. Where the terminal
-    is gone, that is the end.
+    The descriptor is read directly, because a buffer would hold keys that were pressed quickly. If
+    the terminal is gone, the demo ends.
     """
     if not has_keys:
         time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""What to try after a demo: the other ones."""
+"""What to try after a demo."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""`ingero check --fleet`: whether a push arrives, with TLS, clock and quorum as they should be."""
+"""`ingero check --fleet`: checks that a push arrives, and TLS, clock and quorum."""
 
 import email.utils
 import http.client

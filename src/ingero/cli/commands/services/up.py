@@ -89,7 +89,7 @@ def command(data_dir: Path, no_agent: bool, no_echo: bool, as_json: bool, **port
 
 @dataclass
 class UpOptions:
-    """What `ingero up` was asked for; `ports` are by its flags."""
+    """The options of `ingero up`; `ports` holds ports by flag."""
 
     folder: Path
     ports: dict[str, int]
@@ -139,7 +139,7 @@ async def _up(options: UpOptions, as_json: bool) -> int:
 
 
 def _note(options: UpOptions, children: list[SupervisedService]) -> None:
-    """Let other commands find the services; they end with this process."""
+    """Note where the services are, so that other commands find them until this process ends."""
     databases = {AGENT: str(options.folder / "trace.db"), ECHO: str(options.folder / DATABASE)}
     sockets = {AGENT: str(_health_socket(options.folder))}
     note_services(
@@ -151,7 +151,7 @@ def _note(options: UpOptions, children: list[SupervisedService]) -> None:
 
 
 def _health_socket(folder: Path) -> Path:
-    """Return where the agent answers: another agent of this machine may have the usual place."""
+    """Return the agent's socket, another one if an agent already uses the usual place."""
     return folder / "run" / "agent.sock"
 
 

@@ -1,4 +1,4 @@
-"""What the writers of a lake agree about in PostgreSQL: numbers, the owner of upkeep, rights.
+"""What the writers of a lake share in PostgreSQL: their numbers, who does maintenance, and rights.
 
 Locks belong to a connection, so they end with the process that held them, however it ended.
 """

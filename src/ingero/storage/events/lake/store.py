@@ -118,7 +118,7 @@ class LakeStore(EventStore):
         self.read_state()
 
     def check_works(self) -> None:
-        """Load what is known to be sound and take it back; raise StoreError, see the base.
+        """Load requests that are known to be sound and take them back; raise StoreError.
 
         A newer Echo may have upgraded the lake meanwhile.
         """
