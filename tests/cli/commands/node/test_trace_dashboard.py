@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,20 @@ def test_the_dashboard_beside_serves_and_leaves(
         assert (name, certificate) == ("gpu-1", f"certificate fingerprint {shown}")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), PATIENCE_S)
+
+
+def test_a_warning_of_the_dashboard_says_what_to_do(tmp_path: Path) -> None:
+    db = write_samples(tmp_path)[0]
+    command = [sys.executable, "-m", "ingero", "dashboard", "--no-tls", "--db", str(db)]
+    with subprocess.Popen(
+        ["sh", "-c", 'ulimit -n 512; exec "$0" "$@"', *command, "--addr", "127.0.0.1:0"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as dashboard:  # fmt: skip
+        assert dashboard.stderr is not None
+        warning = dashboard.stderr.readline()
+        dashboard.terminate()
+    assert "few_open_files limit=512" in warning
+    assert "LimitNOFILE= of systemd" in warning
 
 
 def test_a_dashboard_that_does_not_start_stops_the_command(

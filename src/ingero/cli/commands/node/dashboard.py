@@ -11,6 +11,7 @@ from ingero.agent.api.server import DashboardSettings, serve_until_signal, start
 from ingero.agent.host.identity import default_node
 from ingero.agent.host.machine import read_gpu
 from ingero.cli.settings import TRACE_DB
+from ingero.cli.show.logs import set_up_logging
 from ingero.config.ingero import trace_database
 from ingero.errors import ConfigError, IngeroError
 from ingero.storage.trace.reading import reading
@@ -111,6 +112,7 @@ def command(
         host_names=host_names,
         gpu=read_gpu(),
     )
+    set_up_logging("warning")
     asyncio.run(_serve(settings))
 
 

@@ -16,6 +16,7 @@ from ingero.agent.recording.app import TraceApp, TraceOptions
 from ingero.agent.recording.live_feed import LiveFeed
 from ingero.cli.commands.node.trace_dashboard import dashboard_beside
 from ingero.cli.commands.node.trace_options import trace_command_options
+from ingero.cli.show.logs import set_up_logging
 from ingero.cli.show.table import printable
 from ingero.cli.show.trace_screen import run_trace
 from ingero.config.ingero import IngeroConfig, load_ingero, trace_database
@@ -113,6 +114,7 @@ def _trace(
     dashboard: list[str],
     as_json: bool,
 ) -> None:
+    set_up_logging("warning")
     feed = LiveFeed(policy, options.node)
     try:
         app = TraceApp(options, feed)
