@@ -32,13 +32,13 @@ class PageFleet:
 
     def __init__(
         self, *, nodes: int = 64, ranks: int = 0, slow: int | None = None, prefix: str = "gpu-",
-        gpus_per_node: int = 1, **changes: Any,
+        gpus_per_node: int = 1, past_s: int = LEARNED_S, **changes: Any,
     ) -> None:  # fmt: skip
         self.names = [f"{prefix}{number:05d}" for number in range(nodes)]
         self.ranks, self.slow, self._gpus = ranks, slow, gpus_per_node
         self.slow_nodes: set[str] = set()
         self.silent: set[str] = set()
-        self._changes = changes
+        self._changes, self._past_s = changes, past_s
         self._second = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -70,7 +70,7 @@ class PageFleet:
             self.fleet = FleetService(loopback_config(**changes), tick_s=NEVER_S)
             await self.fleet.start()
             now_s = time.monotonic()
-            for ago in range(LEARNED_S if self.ranks else 1, 0, -1):
+            for ago in range(self._past_s if self.ranks else 1, 0, -1):
                 self._pass_second(now_s - ago)
             self._going = asyncio.create_task(self._go_on())
 

@@ -112,6 +112,24 @@ def test_agents_say_who_is_slow_and_in_which_job(browser: Browser, job: PageFlee
         expect(page.locator(".facts .badge")).to_have_text("slow")
 
 
+def test_agents_stay_in_their_place_while_they_push(browser: Browser, job: PageFleet) -> None:
+    """The slow one comes first, the others by name, whoever pushed last."""
+    with tab(browser) as (page, _):
+        page.goto(f"{job.url}/agents")
+        expect(page.locator("h1")).to_contain_text("48 agents")
+        names = page.locator("tbody th").all_inner_texts()
+    others = [name for name in job.names if name != "gpu-00011"]
+    assert names == ["gpu-00011", *others]
+
+
+def test_nobody_is_said_to_be_fast_before_the_ranks_are_judged(browser: Browser) -> None:
+    with PageFleet(nodes=8, ranks=8, past_s=2) as fleet, tab(browser) as (page, _):
+        page.goto(fleet.url)
+        row = page.locator(f"tr:has-text('{JOB}')")
+        expect(row).to_contain_text("not known yet")
+        expect(row).not_to_contain_text("nobody")
+
+
 def test_a_copied_command_asks_this_fleet(browser: Browser, job: PageFleet) -> None:
     verdict = '{ episode: "5f0c", next: "look at the host" }'
     with tab(browser) as (page, _):

@@ -51,9 +51,9 @@ export function Agents({ live, cluster }) {
   };
   const agents = agentsOf(live, cluster), wanted = text.toLowerCase();
   const found = agents.filter((each) => matches(each, wanted));
-  found.sort((a, b) => column === null
-    ? urgency(a) - urgency(b) || a[1][NODE.seen] - b[1][NODE.seen]
-    : order(a[1][column], b[1][column]));
+  const first = column === null
+    ? (a, b) => urgency(a) - urgency(b) : (a, b) => order(a[1][column], b[1][column]);
+  found.sort((a, b) => first(a, b) || order(a[1][NODE.id], b[1][NODE.id]));
   const silent = agents.filter(([, , state]) => state === "silent").length;
   const quiet = silent ? `${silent} of them silent` : "none is silent";
   return html`<h1>${many(agents.length, "agent")}, ${quiet}</h1>

@@ -139,9 +139,9 @@ const PeerTable = ({ peers }) => html`<div class="wide"><table class="stack">
 
 function Told({ answer: { alerts, alert_targets: targets } }) {
   if (!alerts.length && !targets.length) return html`<p class="dim">
-    Nobody: <code>alerts:</code> in Fleet’s configuration names who is told.</p>`;
+    Nowhere: no target is named under <code>alerts:</code> in Fleet’s configuration.</p>`;
   if (!alerts.length) return html`<p class="dim">
-    Nothing was sent to ${targets.join(", ")}: only what is slow for certain is told.</p>`;
+    Nothing was sent to ${targets.join(", ")}: only confirmed slowness is sent.</p>`;
   return html`<div class="wide"><table class="stack">
     <${Columns} names=${["target", "message", "outcome", "when"]} />
     <tbody>${alerts.map((alert, i) => html`<tr key=${i}>

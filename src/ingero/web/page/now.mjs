@@ -76,12 +76,13 @@ function Strip({ s, view }) {
 function Jobs({ view }) {
   const ranks = (job) =>
     job.ranks + (job.world_size && job.world_size !== job.ranks ? " of " + job.world_size : "");
+  const nobody = view.summary.ranks.judged ? "nobody" : "not known yet";
   return html`<div class="wide"><table>
     <${Columns} names=${["job", "#ranks", "#nodes", "slow"]} />
     <tbody>${view.jobs.map((job) => html`<tr key=${job.job_id}>
       <th scope="row"><a href=${link("job", job.job_id, view.cluster_id)}>${job.job_id}</a></th>
       <td class="n">${ranks(job)}</td>
       <td class="n">${job.nodes}</td>
-      <td>${job.slow ? html`<${Badge} state="slow">${job.slow} slow</${Badge}>` : "nobody"}</td>
+      <td>${job.slow ? html`<${Badge} state="slow">${job.slow} slow</${Badge}>` : nobody}</td>
     </tr>`)}</tbody></table></div>`;
 }
