@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 from tests.support.commands import commands_by_name, without_groups
 
 from ingero.cli.command_list import COMMANDS
@@ -78,6 +79,15 @@ def test_one_line_summaries_stand_alone() -> None:
     short = [name for name, _, summary, _ in COMMANDS if len(summary.split()) < LEAST_WORDS]
     opened = [name for name, _, text, _ in COMMANDS if text.split()[0] in OPENINGS]
     assert (short, opened) == ([], [])
+
+
+def test_a_list_of_commands_cuts_no_summary() -> None:
+    groups = [c for c in commands_by_name().values() if isinstance(c, click.Group)]
+    assert groups
+    for group in groups:
+        groups += [each for each in group.commands.values() if isinstance(each, click.Group)]
+        listed = CliRunner().invoke(group, ["--help"], terminal_width=80).output
+        assert "...\n" not in listed.partition("Commands:")[2], group.name
 
 
 @pytest.mark.parametrize("name", CHECKED)

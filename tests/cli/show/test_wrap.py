@@ -1,6 +1,7 @@
 """No line is broken inside a command: in advice, and in the help of every command."""
 
 import importlib
+import re
 from collections.abc import Iterator
 
 import click
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists, sampled_from
 
+from ingero.agent.checks import Check
 from ingero.cli.command_list import COMMANDS, SCRIPTS
+from ingero.cli.dispatch import run
 from ingero.cli.show.chains import print_chain
 from ingero.cli.show.wrap import HelpFormatter, wrap
 from ingero.contract.chain import Chain, Severity
@@ -77,3 +80,21 @@ def test_help_texts_break_no_command(where: str, monkeypatch: pytest.MonkeyPatch
         text = command.get_help(click.Context(command, info_name=path, terminal_width=80))
         assert "\u00a0" not in text
         assert [line for line in text.splitlines() if line.count("`") % 2] == [], path
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["ask"], ["rates", "show"]], ids=str)
+def test_a_narrow_terminal_gets_no_line_that_it_would_break(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fix = "raise the limit with `ulimit -n`, or ask whoever set it on this machine"
+    odd = Check("odd", False, value="not there", detail="what is lost " * 8, recommendation=fix)
+    monkeypatch.setattr("ingero.agent.checks.run_checks", lambda: [odd])
+    run(arguments)
+    whole = capsys.readouterr().out
+    assert max(map(len, whole.splitlines())) > 60
+    monkeypatch.setattr("ingero.cli.show.wrap.screen_columns", lambda: 60)
+    monkeypatch.setattr("ingero.cli.show.table.screen_columns", lambda: 60)
+    run(arguments)
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert re.findall(r"\w+", narrow) == re.findall(r"\w+", whole)

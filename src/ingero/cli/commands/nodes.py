@@ -41,7 +41,7 @@ def command() -> None:
 @command.command("list")
 @AS_JSON
 def list_nodes(as_json: bool) -> None:
-    """List the nodes of ingero.yaml and the certificates trusted by fingerprint.
+    """List the nodes of ingero.yaml, and the trusted certificates.
 
     \b
     Examples:
@@ -113,7 +113,9 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
 @AS_JSON
 @fanout_options(FANOUT_TIMEOUT_S)
 def check(as_json: bool, **fanout: object) -> int:
-    """Check which nodes answer, under which name, and how far their clocks are off.
+    """Check which nodes answer, under which name, and with which clock.
+
+    The answer says by how much the clock of each node is off.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ import click
 
 from ingero.cli.params import AS_JSON
 from ingero.cli.show.table import print_json, render_table
+from ingero.cli.show.wrap import on_screen
 from ingero.config.loader import MAX_CONFIG_BYTES
 from ingero.config.rates import RateTable, load_rates, parse_rates, read_rates
 from ingero.errors import AuthError, ConfigError, MalformedInput
@@ -66,10 +67,8 @@ def show(override: Path | None, as_json: bool) -> None:
         for model, rate in rates.items()
     ]
     print(render_table(("provider", "GPU model", f"{table.currency_name}/GPU h", "as of"), rows))
-    print(
-        f"\nother models: {table.fallback_rate or 'no price shown'}; "
-        "list prices, an upper bound of what you pay"
-    )
+    others = f"other models: {table.fallback_rate or 'no price shown'}"
+    print(f"\n{on_screen(f'{others}; list prices, an upper bound of what you pay', '  ')}")
 
 
 @command.command()

@@ -119,18 +119,16 @@ def _print_culprit(culprit: Culprit) -> None:
     what = _CLASS_WORDS.get(culprit.cause, str(culprit.cause))
     print(coloured(f"{_named(culprit)}: ", _RED) + coloured(what, _BOLD))
     if culprit.loss is not None:
-        print(_loss(culprit))
+        print(on_screen(_loss(culprit), _INDENT))
     if culprit.link is not None:
-        print(f"  link   {culprit.link}")
+        print(on_screen(f"  link   {culprit.link}", _INDENT))
     if culprit.excess is not None and culprit.error is not None:
         is_late = culprit.detail.startswith(LATER)
         over = "of a step later than its peers" if is_late else "own time over its peers"
         slower = f"{culprit.excess:+.1%} ±{culprit.error:.1%} {over}"
         extra = f", {_time(culprit.excess_s)} a step" if culprit.excess_s else ""
-        print(
-            f"  excess {slower}{extra}"
-            + (f", every {culprit.period} steps" if culprit.period else "")
-        )
+        often = f", every {culprit.period} steps" if culprit.period else ""
+        print(on_screen(f"  excess {slower}{extra}{often}", _INDENT))
     if culprit.collective:
         print(on_screen(f"  where  {culprit.collective}", _INDENT))
     if culprit.detail:
@@ -152,11 +150,11 @@ def _print_costs(answer: Answer, price: float | None) -> None:
     if answer.loss_s and answer.loss_s > 0:
         without, change = answer.step_time_s - answer.loss_s, -answer.loss_s / answer.step_time_s
         line += f"; without this {_time(without)} ({change:+.1%})"
-    print(line)
+    print(on_screen(line, " " * 7))
     if answer.loss_gpu_hours:
+        steps, gpus = counted(answer.steps, "recorded step"), counted(answer.gpus, "GPU")
         print(
-            f"loss   {answer.loss_gpu_hours:.3g} GPU hours in "
-            f"{counted(answer.steps, 'recorded step')} on {counted(answer.gpus, 'GPU')}"
+            on_screen(f"loss   {answer.loss_gpu_hours:.3g} GPU hours in {steps} on {gpus}", " " * 7)
         )
         dollars = answer.usd_per_hour(price)
         money = (
@@ -164,7 +162,7 @@ def _print_costs(answer: Answer, price: float | None) -> None:
             if dollars is not None
             else "give --rate for dollars, or a model and provider of `ingero rates show`"
         )
-        print(f"price  {money}")
+        print(on_screen(f"price  {money}", " " * 7))
 
 
 def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None) -> None:
@@ -179,7 +177,7 @@ def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None)
         print(f"Nothing to save was found{': ' + why if why else '.'}")
         return
     print(f"step now {_time(answer.step_time_s)} on {answer.gpus} GPUs\n")
-    lines = [["fix", "step time", "saved", "share", "GPU hours a day", "$ per hour, at most"]]
+    lines = [["fix", "step time", "saved", "share", "GPU hours/day", "$/h at most"]]
     for row in rows:
         dollars = "–" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:,.2f}"
         lines.append(
@@ -201,7 +199,8 @@ def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None)
         line = aligned([fix, *right], widths)
         print(line if number else coloured(line, _BOLD))
     if price is None:
-        print("\ngive --rate for dollars, or a model and provider of `ingero rates show`")
+        advice = "give --rate for dollars, or a model and provider of `ingero rates show`"
+        print(f"\n{on_screen(advice, '  ')}")
 
 
 def _time(seconds: float | None) -> str:

@@ -42,7 +42,8 @@ def print_chains(
     )
     nodes = len({item.node for item in found})
     how = "derived from the events" if derived else "as recorded"
-    print(f"CAUSAL CHAINS - {len(found)} chain(s) from {nodes} node(s), {how}: {counts}\n")
+    headline = f"CAUSAL CHAINS - {len(found)} chain(s) from {nodes} node(s), {how}: {counts}"
+    print(f"{on_screen(headline, '  ')}\n")
     for index, item in enumerate(found):
         print_chain(item, labels[index] if labels else {})
 

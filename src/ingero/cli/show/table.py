@@ -8,6 +8,7 @@ from typing import Any
 from unicodedata import combining, east_asian_width
 
 from ingero.cli.show.safe_output import visible_json
+from ingero.cli.show.wrap import on_screen, screen_columns
 from ingero.core.csv_cell import printed
 
 _SEVERITY_COLOURS = {"HIGH": "31;1", "CRITICAL": "31;1", "MEDIUM": "33", "LOW": "36"}
@@ -60,7 +61,12 @@ def print_summaries(heads: tuple[str, str], summaries: Mapping[str, str], as_jso
     if as_json:
         print_json([dict(zip(heads, row, strict=True)) for row in summaries.items()])
     else:
-        print(render_table(heads, summaries.items()))
+        width = max(map(len, (heads[0], *summaries)))
+        indent = " " * (width + 2)
+        longest = max(map(len, (heads[1], *summaries.values())))
+        rule = "-" * min(longest, (screen_columns() or longest + len(indent)) - len(indent))
+        for name, summary in (heads, ("-" * width, rule), *summaries.items()):
+            print(on_screen(f"{name:<{width}}  {summary}", indent))
 
 
 def coloured(text: str, code: str) -> str:

@@ -8,6 +8,7 @@ import click
 
 from ingero.cli.params import AS_JSON
 from ingero.cli.show.table import coloured, print_json, printable
+from ingero.cli.show.wrap import on_screen
 from ingero.contract.names import DEFAULT_CLUSTER
 
 if TYPE_CHECKING:
@@ -99,18 +100,19 @@ def _report(checks: Sequence["Check"], as_json: bool, ready: str) -> int:
         return 0 if all_passed else 1
     width = max(len(check.name) for check in checks)
     for check in checks:
-        failed = coloured("note", "33;1") if check.optional else coloured("FAIL", "31;1")
-        print(
-            coloured("ok  ", "32") if check.passed else failed,
-            check.name.ljust(width),
-            printable(check.value),
-            sep="  ",
-        )
-        for line in (
-            check.detail,
-            f"do: {check.recommendation}" if check.recommendation and not check.passed else "",
-        ):
-            if line:
-                print(f"      {' ' * width}  {printable(line)}")
+        _print_check(check, width)
     print(f"\n{ready}" if all_passed else "\nnot ready: see FAIL above")
     return 0 if all_passed else 1
+
+
+def _print_check(check: "Check", width: int) -> None:
+    """Print what was checked, then what a missing piece costs and what to do."""
+    failed, colour = ("note", "33;1") if check.optional else ("FAIL", "31;1")
+    state, colour = ("ok  ", "32") if check.passed else (failed, colour)
+    indent = " " * (len(state) + width + 4)
+    first = on_screen(f"{state}  {check.name:<{width}}  {printable(check.value)}", indent)
+    print(coloured(state, colour) + first.removeprefix(state))
+    if check.detail:
+        print(on_screen(indent + printable(check.detail), indent))
+    if check.recommendation and not check.passed:
+        print(on_screen(f"{indent}do: {printable(check.recommendation)}", indent))

@@ -37,11 +37,12 @@ def command() -> None:
 )
 @AS_JSON
 def engine(port: int, within: float, as_json: bool) -> int:
-    """Say whether the inference engine on a port of this host serves the requests that it has.
+    """Say whether an inference engine serves the requests that it has.
 
-    An engine that hangs keeps answering its health page. This probe reads its metrics page
-    instead: it is ready if it is idle, or if it makes a step in time. It needs no agent and keeps
-    nothing between two runs. Use it as an exec probe with a timeout longer than --within.
+    An engine that hangs keeps answering its health page. This probe reads the metrics page on a
+    port of this host instead: the engine is ready if it is idle, or if it makes a step in time. The
+    probe needs no agent and keeps nothing between two runs. Use it as an exec probe with a timeout
+    longer than --within.
 
     vLLM, SGLang, TensorRT-LLM, Triton and TGI are understood. The exit status is 0 if the engine
     is ready, 1 if it is not, and 2 for wrong usage.

@@ -23,7 +23,7 @@ _ALL = click.option("--all", "everything", is_flag=True, help="Every request in 
 
 @click.group("quarantine")
 def quarantine() -> None:
-    """List, show, retry or drop requests that could not be loaded."""
+    """List, show, retry or drop requests that cannot be loaded."""
 
 
 @quarantine.command(

@@ -101,7 +101,7 @@ def init(
     folder: Path, names: tuple[str, ...], host: str, nodes: int, valid_for: float, pattern: str,
     cluster: str | None, as_json: bool, **ports: int,
 ) -> None:  # fmt: skip
-    """Make everything that a new Fleet needs, and print the line that lets nodes join.
+    """Make a new Fleet, and print the line that lets nodes join.
 
     DIR gets an authority, a certificate for Fleet, tokens with the scopes push, read and operate, a
     configuration with TLS and tokens on every address, a unit for systemd, scrape and rule files
