@@ -41,3 +41,12 @@ def test_demo_needs_no_store_must_59(
     answer = json.loads(capsys.readouterr().out)
     assert answer["scenario"] == "memcpy-bottleneck"
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_test_alert_without_a_configuration_says_how_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["alert", "test", "pager"]) == 2
+    told = "fleet-config.yaml does not exist; name Fleet's configuration with --config\n"
+    assert capsys.readouterr().err.endswith(told)

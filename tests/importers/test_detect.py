@@ -307,6 +307,14 @@ def test_a_folder_without_recordings_says_what_it_has(
         load([tmp_path])
 
 
+def test_the_only_file_is_named_once_when_it_is_no_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("no recording")
+    why = f"nothing to read in {path}: unknown format (see `ingero blame --help`)"
+    with pytest.raises(ForeignFile, match=f"^{re.escape(why)}$"):
+        load([path])
+
+
 def test_missing_paths_and_large_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MalformedInput, match="no such file or folder"):
         load([tmp_path / "nowhere"])

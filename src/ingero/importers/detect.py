@@ -117,7 +117,7 @@ def load(
     if not any((*inputs.records.values(), inputs.steps, inputs.progress)):
         where = ", ".join(str(p) for p in paths)
         detail = "; ".join(inputs.problems[:3]) or _unrecognised(inputs.ignored)
-        raise ForeignFile(f"nothing to read in {where}: {detail}")
+        raise ForeignFile(f"nothing to read in {where}: {detail.removeprefix(f'{where}: ')}")
     return inputs
 
 

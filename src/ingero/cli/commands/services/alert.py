@@ -42,6 +42,8 @@ def command(action: str, target: str, path: Path, as_json: bool) -> int:
       ingero alert test alertmanager --config fleet-config.yaml
       ingero alert test pagerduty/night --config /etc/ingero/fleet.yaml
     """
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; name Fleet's configuration with --config")
     alerts = load_file(FleetConfig, path).alerts
     if target not in alerts.targets:
         known = ", ".join(sorted(alerts.targets)) or "none"
