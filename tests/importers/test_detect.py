@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 import pickle
 import re
@@ -18,6 +19,7 @@ from ingero.core.blame.answer import Answer
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
 from ingero.importers.ask import blame_inputs
 from ingero.importers.detect import ReadLimits, load
+from ingero.importers.kineto import read_kineto
 
 DDP = Job(tp=1, dp=4, slow_gpu={2: 0.08}, steps=40)
 
@@ -224,6 +226,15 @@ def test_a_bad_event_of_a_trace_is_left_out(name: str, value: object, tmp_path: 
     answer = _ask(tmp_path)
     assert _named(answer) == [(2, "compute")]
     assert sum("1 of 40 events are left out" in note for note in answer.notes) == 1
+
+
+@pytest.mark.parametrize("name, value", [("ts", math.nan), ("ts", "soon"), ("no ts", None)])
+def test_a_kernel_without_a_time_changes_no_number_of_the_others(name: str, value: object) -> None:
+    path, trace = Path("rank1.json"), kineto_trace(record(DDP), 1, 4)
+    whole = read_kineto(path, trace).records
+    kernels = [event for event in trace["traceEvents"] if event["name"].startswith("nccl")]
+    _spoilt(kernels[9], name, value)
+    assert read_kineto(path, trace).records == (*whole[:9], *whole[10:])
 
 
 def test_a_bad_object_of_an_inspector_is_left_out(tmp_path: Path) -> None:

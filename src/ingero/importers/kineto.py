@@ -1,5 +1,6 @@
 """Read NCCL kernels of one rank from Kineto (PyTorch profiler) traces in Chrome's JSON."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ def _launches_and_kernels(
     """Return when each kernel was launched, and the NCCL kernels in time order."""
     launches: dict[Any, float] = {}
     kernels: list[tuple[float, int, Mapping[str, Any]]] = []
+    at_us = -math.inf
     for number, event in enumerate(events):
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
@@ -86,10 +88,23 @@ def _launches_and_kernels(
             if kind in ("cuda_runtime", "cuda_driver") and "correlation" in args:
                 launches[args["correlation"]] = float(event["ts"])
             elif kind in ("kernel", "gpu_op") and _is_nccl(event):
-                kernels.append((float(event["ts"]), number, event))
+                at_us = _place_us(event, at_us)
+                kernels.append((at_us, number, event))
         except BAD_ROW as error:
             left_out.add(f"event {number}", error)
     return launches, [event for *_, event in sorted(kernels, key=lambda each: each[:2])]
+
+
+def _place_us(event: Mapping[str, Any], before_us: float) -> float:
+    """Return when a kernel began; one without a time is placed after the one before it.
+
+    It is left out later, but counts among those of its group, as it does on all other ranks.
+    """
+    try:
+        at_us = float(event["ts"])
+    except BAD_ROW:
+        return before_us
+    return at_us if math.isfinite(at_us) else before_us
 
 
 def _is_nccl(event: Mapping[str, Any]) -> bool:
