@@ -115,7 +115,7 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
 def check(as_json: bool, **fanout: object) -> int:
     """Check which nodes answer, under which name, and with which clock.
 
-    The answer says by how much the clock of each node is off.
+    The answer shows how far each clock is off.
 
     \b
     Examples:
