@@ -10,19 +10,24 @@ from ingero.transport.cluster_log.port import (
     PAUSED_S,
     RESUME_S,
     RETAINED_S,
+    SLOWED,
     Appended,
     Snapshot,
 )
 
 
 class MemoryLog:
-    """Shared by the replicas that use it; `clock` returns Unix time, `is_away` makes it fail."""
+    """Shared by the replicas that use it; `clock` returns Unix time, `is_away` makes it fail.
+
+    `skew_s` is how far the clock of the engine is ahead.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.entries: list[Appended] = []
         self.is_away = False
-        self._number = self._last_ms = self._order = 0
+        self.skew_s = 0.0
+        self._number = self._last_ms = self._engine_ms = self._order = 0
         self._ticked = self._resumes = 0
         self._snapshot: Snapshot | None = None
         self._more = asyncio.Event()
@@ -30,11 +35,13 @@ class MemoryLog:
     async def append(self, bodies: Sequence[bytes], tick: bytes | None) -> float:
         """As `ClusterLog.append`."""
         self._reach()
-        now_s = self._clock()
-        for body in bodies:
+        engine_ms = int((self._clock() + self.skew_s) * 1e3)
+        now_s = self._now_ms(engine_ms) / 1e3
+        entries = [*bodies, *([tick] if tick is not None and self._is_due(int(now_s)) else ())]
+        for body in entries:
             self._add(now_s, body)
-        if tick is not None and self._is_due(int(now_s)):
-            self._add(now_s, tick)
+        if entries:
+            self._engine_ms = engine_ms
         oldest = bisect.bisect_left(self.entries, now_s - RETAINED_S, key=lambda each: each.at_s)
         del self.entries[:oldest]
         self._more.set()
@@ -91,8 +98,14 @@ class MemoryLog:
         self._ticked, self._resumes = second, 0
         return True
 
+    def _now_ms(self, engine_ms: int) -> int:
+        """Return the time of the log, which goes on where the engine's steps back."""
+        if self._last_ms <= engine_ms:
+            return engine_ms
+        return self._last_ms + int(max(engine_ms - self._engine_ms, 0) * SLOWED)
+
     def _add(self, now_s: float, body: bytes) -> None:
-        ms = max(int(now_s * 1e3), self._last_ms)
+        ms = round(now_s * 1e3)
         self._order = self._order + 1 if ms == self._last_ms else 0
         self._last_ms, self._number = ms, self._number + 1
         self.entries.append(Appended(f"{ms}-{self._order}", self._number, ms / 1e3, body))

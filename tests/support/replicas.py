@@ -1,5 +1,6 @@
 """A Fleet of several replicas in one process, on one log and a clock driven by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ class Replicas:
 
     def add(self, name: str, **changes: Any) -> FleetService:
         """Start a replica, which has yet to catch up."""
-        config = loopback_config(cluster_log={"replica": name}, **{**self.changes, **changes})
+        settings = {"cluster_log": {"replica": name}, **self.changes, **changes}
+        config = loopback_config(**settings)
         service = self.services[name] = FleetService(config, cluster_log=self.log)
         replica = self.replica(name)
         replica.clock = lambda: self.now_s
@@ -124,3 +126,9 @@ async def run_job(world: Replicas, seconds: int, slow: bool = True) -> list[tupl
             world.push(names[(rank + second) % len(names)], request, "train")
         await world.seconds(1)
     return world.replica(sorted(world.services)[0]).shared.judgement.verdicts.current()
+
+
+def spoil(world: Replicas, name: str) -> None:
+    """Change the smoothed threshold of one replica, which later pushes do not repair."""
+    cluster = world.services[name].processor.clusters["train"]
+    cluster.threshold = replace(cluster.threshold, ema=0.2)

@@ -1,12 +1,14 @@
 """A real Valkey or Redis on loopback, where one is installed (`make peers-valkey`)."""
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from tests.support.peers import FOLDER, free_port
@@ -28,9 +30,16 @@ def server_program() -> str:
 class Engine:
     """One server process; it can be killed and started again on the same port."""
 
-    def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        port: int = 0,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.port = port or free_port()
         self._folder, self._options = folder, options
+        self._environment = environment
         folder.mkdir(parents=True, exist_ok=True)
         self.process = self._start()
 
@@ -39,6 +48,7 @@ class Engine:
         process = subprocess.Popen(
             [server_program(), "--bind", "127.0.0.1", *address, "--save", "", *self._options],
             cwd=self._folder,
+            env=os.environ | self._environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -61,9 +71,14 @@ class Engine:
 
 
 @contextlib.contextmanager
-def engine(folder: Path, *options: str, port: int = 0) -> Iterator[Engine]:
+def engine(
+    folder: Path,
+    *options: str,
+    port: int = 0,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Engine]:
     """Run an engine for the time of a test."""
-    running = Engine(folder, *options, port=port)
+    running = Engine(folder, *options, port=port, environment=environment)
     try:
         yield running
     finally:

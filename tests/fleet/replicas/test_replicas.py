@@ -1,12 +1,11 @@
 """Several replicas of Fleet on one log (F058): what all of them know, and what each may do."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.support.pushes import health
-from tests.support.replicas import NODES, Replicas, push_scores, run_job
+from tests.support.replicas import NODES, Replicas, push_scores, run_job, spoil
 from tests.support.verdict_pushes import own_time_push
 from tests.support.waiting import PATIENCE_S, until_async
 
@@ -69,12 +68,6 @@ async def test_a_replica_that_joins_takes_no_push_before_it_knows_the_threshold(
     assert late.intake.served("train") == agreed
     world.score("c", "n0", 0.91)
     assert late.intake.clusters["train"].served.quorum_met
-
-
-def spoil(world: Replicas, name: str) -> None:
-    """Change the smoothed threshold of one replica, which later pushes do not repair."""
-    cluster = world.services[name].processor.clusters["train"]
-    cluster.threshold = replace(cluster.threshold, ema=0.2)
 
 
 def served_by(world: Replicas, name: str) -> float:

@@ -1,12 +1,14 @@
 """The cluster log in a real engine, and the same log in memory: one behaviour (F058)."""
 
 import asyncio
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
+from tests.support.compiler import compile_c
 from tests.support.memory_log import MemoryLog
 from tests.support.peers import free_port
 from tests.support.tls_files import Authority
@@ -17,6 +19,8 @@ from ingero.transport.cluster_log.address import parse_log_address
 from ingero.transport.cluster_log.port import BEGINNING, ClusterLog, Snapshot
 from ingero.transport.cluster_log.valkey import CHUNK_BYTES, ValkeyLog
 from ingero.transport.tls import ClientTls
+
+CLOCK = Path(__file__).parents[2] / "e2e" / "skewed_clock.c"
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,63 @@ async def test_a_reader_wakes_as_soon_as_something_is_appended(log: ClusterLog) 
         assert [each.body for each in await asyncio.wait_for(reading, 2.0)] == [b"second"]
     finally:
         await log.close()
+
+
+class Skewed:
+    """A log whose engine's clock can be set, in memory or on a real engine."""
+
+    def __init__(self, log: ClusterLog, set_skew_s: Callable[[float], None]) -> None:
+        self.log, self.set_skew_s = log, set_skew_s
+
+
+@pytest.fixture(params=["memory", "valkey"])
+def skewed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Skewed]:
+    if request.param == "memory":
+        memory = MemoryLog(time.time)
+        yield Skewed(memory, lambda value: setattr(memory, "skew_s", value))
+        return
+    library = compile_c(CLOCK, tmp_path / "clock.so", "-shared", "-fPIC", "-fno-sanitize=undefined")
+    skew = tmp_path / "skew"
+    skew.write_bytes(bytes(8))
+
+    def set_skew_s(value: float) -> None:
+        with skew.open("r+b") as file:
+            file.write(struct.pack("<q", int(value * 1e9)))
+
+    preloaded = {"LD_PRELOAD": str(library), "SKEW_FILE": str(skew)}
+    with engine(tmp_path / "engine", environment=preloaded) as running:
+        yield Skewed(valkey_log(running.port, "clock"), set_skew_s)
+
+
+async def test_the_time_of_the_log_goes_on_where_the_clock_of_the_engine_steps_back(
+    skewed: Skewed,
+) -> None:
+    """Else nobody would be missed, nothing trimmed and nothing ticked until it is there again."""
+    log, times = skewed.log, []
+    for skew_s in (0, 3, -3600, -3598, -3596, 60):
+        skewed.set_skew_s(skew_s)
+        times.append(await log.append([b"entry"], b"tick") - time.time())
+    assert times == pytest.approx([0, 3, 3, 4.8, 6.6, 60], abs=0.5)
+    found = await log.read_after(BEGINNING, 0.0)
+    assert [each.body for each in found if each.at_s < time.time() + 20] == [
+        *[b"entry"] * 2, b"tick", *[b"entry"] * 2, b"tick", b"entry", b"tick",
+    ]  # fmt: skip
+    assert [each.at_s for each in found] == sorted(each.at_s for each in found)
+    await log.close()
+
+
+async def test_a_log_of_an_engine_whose_clock_is_behind_goes_on(server: Engine) -> None:
+    """After a fail-over, or where an earlier version wrote the log."""
+    ahead_ms = int((time.time() + 100) * 1e3)
+    with redis.Redis(port=server.port) as client:
+        client.xadd("ingero:{ahead}:log", {"n": 1, "e": b"first"}, id=f"{ahead_ms}-5")
+        client.set("ingero:{ahead}:seq", 1)
+    log = valkey_log(server.port, "ahead")
+    now_s = await log.append([b"second"], None)
+    assert now_s == ahead_ms / 1e3
+    found = await log.read_after(f"{ahead_ms}-5", 0.0)
+    assert [(each.number, each.body) for each in found] == [(2, b"second")]
+    await log.close()
 
 
 async def test_a_second_has_one_tick_whoever_asks_and_a_new_log_waits_first(

@@ -63,6 +63,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     rules: str  # a digest of everything that must be the same in all replicas
     is_ready: bool
     digests: dict[int, bytes] = {}
+    process: int = 0  # tells two processes of one name apart; higher for one that began later
 
 
 class SilenceBegun(msgspec.Struct, frozen=True, tag="silence"):

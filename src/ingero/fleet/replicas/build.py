@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ def build_replica(
     on_tick: Callable[[float], None],
 ) -> Replica:
     """Return the replica of this process; `processor` and `judgement` become the shared state."""
-    agreement = Agreement(config.cluster_log.name)
+    agreement = Agreement(config.cluster_log.name, time.time_ns())
     shared = SharedState(processor, judgement, agreement, on_tick)
     replica = Replica(cluster_log, shared, Intake(shared), rules_of(config, processor, rates))
     if judgement.alerts is not None:

@@ -21,14 +21,12 @@ from ingero.fleet.replicas.outbox import Outbox
 from ingero.fleet.replicas.shared import SharedState
 from ingero.fleet.replicas.snapshot import decode_snapshot, encode_snapshot, install
 from ingero.stopping import end_tasks, is_set_within
-from ingero.transport.cluster_log.port import BEGINNING, Appended, ClusterLog, Snapshot
+from ingero.transport.cluster_log.port import BEGINNING, PAUSED_S, Appended, ClusterLog, Snapshot
 
 FLUSH_S: Final = 0.25
 HERE_S: Final = 1.0
 READ_WAIT_S: Final = 1.0
 CAUGHT_UP_S: Final = 2.0  # behind the end of the log, within which a replica may answer
-SNAPSHOT_EVERY_S: Final = 60.0
-QUIET_S: Final = 10.0  # without a disagreement, before a snapshot is trusted
 RETRY_S: Final = 0.5
 SHARED_WITHIN_S: Final = 5.0  # an operator waits no longer for a change
 log = logging.getLogger(__name__)
@@ -117,10 +115,14 @@ class Replica:
         except TimeoutError:
             raise Unavailable("the cluster log is away; the change may be made later") from None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this replica knows what the log holds, and may act on it."""
+        return self.is_ready and not self.is_away and self.lag_s <= CAUGHT_UP_S
+
     def may_send(self, made_s: float) -> bool:
         """Tell whether this replica tells others what was decided at a time of the log."""
-        is_current = self.is_ready and not self.is_away and self.lag_s <= CAUGHT_UP_S
-        return is_current and self.shared.agreement.may_send(made_s, self.shared.at_s)
+        return self.is_current and self.shared.agreement.may_send(made_s, self.shared.at_s)
 
     def freeze(self, now_s: float) -> None:
         """Say that there is no quorum once the log has been away for as long as nodes may be."""
@@ -149,9 +151,16 @@ class Replica:
             self._failed(error)
             self.intake.tell_all(self.clock())
             return
-        self._clock = (now_s, self.clock())
+        self._hear_clock(now_s)
         self.counters.appended_bytes += sum(map(len, bodies))
         self.outbox.note_appended()
+
+    def _hear_clock(self, told_s: float) -> None:
+        """Note the time of the log; where it jumped, every node would seem to have been silent."""
+        if self._clock[0] and told_s - self.now_s > PAUSED_S:
+            log.warning("cluster_log_clock_jumped", extra={"by_s": round(told_s - self.now_s)})
+            self.intake.tell_all(self.clock())
+        self._clock = (told_s, self.clock())
 
     async def _batch(self) -> list[bytes]:
         """Return what is new here, encoded."""
@@ -165,7 +174,11 @@ class Replica:
     def _here(self) -> bytes:
         self._here_at_s = self.clock()
         digests, self.shared.digests = self.shared.digests, {}
-        return entries.encode_entry(entries.Here(self.name, self.rules, self.is_ready, digests))
+        return entries.encode_entry(
+            entries.Here(
+                self.name, self.rules, self.is_ready, digests, self.shared.agreement.process
+            )
+        )
 
     def _send_owed(self) -> None:
         self._sending &= self.shared.owed.keys()
@@ -211,7 +224,7 @@ class Replica:
             await self._join()
             self._must_join = False
         found = await self.log.read_after(self._position, wait_s)
-        self._clock = (max(self.now_s, found[-1].at_s if found else 0.0), self.clock())
+        self._hear_clock(max(self.now_s, found[-1].at_s if found else 0.0))
         for entry in found:
             is_next = not self._number or entry.number == self._number + 1
             if not is_next and await self._must_restart(entry):
@@ -259,9 +272,7 @@ class Replica:
             agreement.forget_digests(shared.at_s)
             self._must_join = True
             return
-        is_due = shared.at_s - shared.kept_s >= SNAPSHOT_EVERY_S
-        is_trusted = shared.at_s - agreement.disagreed_s >= QUIET_S
-        if is_due and is_trusted and self.may_send(shared.at_s):
+        if self.is_current and agreement.keeps_snapshot(shared.at_s, shared.kept_s):
             await self._keep_snapshot()
 
     async def _keep_snapshot(self) -> None:
@@ -283,7 +294,10 @@ class Replica:
             self._caught_up_s = self._caught_up_s or self.clock()
         waited_s = self.clock() - self._caught_up_s if self._caught_up_s else 0.0
         other = shared.agreement.conflict(self.rules, self.is_ready, self.now_s)
-        if other:
+        if shared.agreement.gives_way_to_namesake(self.is_ready, self.now_s):
+            why = f"another replica is named {self.name}, too; each needs a name of its own"
+            self._set_ready(False, why)
+        elif other:
             self._set_ready(False, f"{other} runs with another version or other settings")
         elif waited_s > 2 * HERE_S:  # those who are alive have said so
             self._set_ready(True, "")

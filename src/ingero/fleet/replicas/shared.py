@@ -104,7 +104,9 @@ class SharedState:
             case entries.Tick():
                 self._tick(at_s)
             case entries.Here():
-                self.agreement.hear(entry.author, entry.rules, entry.is_ready, entry.digests, at_s)
+                self.agreement.hear(
+                    entry.author, entry.rules, entry.is_ready, entry.digests, at_s, entry.process
+                )
             case entries.SilenceBegun():
                 self.judgement.verdicts.silences.take(entry.silence, at_s)
             case entries.SilenceLifted():

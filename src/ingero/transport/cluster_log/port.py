@@ -11,6 +11,7 @@ import msgspec
 BEGINNING: Final = "0-0"
 RETAINED_S: Final = 120.0  # for how long entries can be read
 PAUSED_S: Final = 3  # a log without a tick for longer was away, or is new
+SLOWED: Final = 0.9  # how fast a clock goes that is ahead of the engine's, which stepped back
 RESUME_S: Final = 2  # then replicas have this long to tell what they know, before the next tick
 
 

@@ -27,6 +27,7 @@ from ingero.transport.cluster_log.port import (
     PAUSED_S,
     RESUME_S,
     RETAINED_S,
+    SLOWED,
     Appended,
     Snapshot,
 )
@@ -43,21 +44,38 @@ _POSITION: Final = re.compile(rb"\d{1,16}-\d{1,20}")
 T = TypeVar("T")
 
 # Appends entries, then a tick where a second has passed. After a pause the tick waits, so that
-# every replica first tells what it knows.
+# every replica first tells what it knows. Where the clock of the engine steps back, that of the
+# log goes on from where it was, but slower, until both are equal.
 _APPEND: Final = f"""
 local time = redis.call('TIME')
-local second = tonumber(time[1])
-local ms = second * 1000 + math.floor(tonumber(time[2]) / 1000)
-local oldest = string.format('%.0f', ms - {int(RETAINED_S * 1000)})
+local engine = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local before = redis.call('GET', KEYS[5])
+local last, then_engine = string.match(before or '', '^(%d+) (%d+)$')
+local ms = engine
+if last and tonumber(last) > engine then
+  local passed = math.max(engine - tonumber(then_engine), 0)
+  ms = tonumber(last) + math.floor(passed * {SLOWED})
+end
 local function add(body)
   local number = redis.call('INCR', KEYS[2])
-  redis.call('XADD', KEYS[1], 'MINID', '~', oldest, '*', 'n', number, 'e', body)
+  local function append(id)
+    local oldest = string.format('%.0f', ms - {int(RETAINED_S * 1000)})
+    local to = {{'XADD', KEYS[1], 'MINID', '~', oldest, id, 'n', number, 'e', body}}
+    return redis.pcall(unpack(to))
+  end
+  local id = append(string.format('%.0f-*', ms))
+  if type(id) == 'table' then id = append('*') end -- the log is ahead: this clock is a new one
+  if type(id) == 'table' then return id end
+  ms = tonumber(string.match(id, '^%d+'))
+  redis.call('SET', KEYS[5], string.format('%.0f %.0f', ms, engine))
 end
-for place = 2, #ARGV do add(ARGV[place]) end
-local last = tonumber(redis.call('GET', KEYS[3]) or '0')
-if ARGV[1] ~= '' and (second > last or last - second > 60) then
+local failed
+for place = 2, #ARGV do failed = failed or add(ARGV[place]) end
+local last_tick = tonumber(redis.call('GET', KEYS[3]) or '0')
+local second = math.floor(ms / 1000)
+if ARGV[1] ~= '' and second > last_tick then
   local due = true
-  if second - last > {PAUSED_S} then
+  if second - last_tick > {PAUSED_S} then
     local resumes = tonumber(redis.call('GET', KEYS[4]) or '0')
     if resumes == 0 then
       resumes = second + {RESUME_S}
@@ -68,10 +86,10 @@ if ARGV[1] ~= '' and (second > last or last - second > 60) then
   if due then
     redis.call('SET', KEYS[3], second)
     redis.call('DEL', KEYS[4])
-    add(ARGV[1])
+    failed = failed or add(ARGV[1])
   end
 end
-return ms
+return failed or ms
 """
 
 
@@ -101,7 +119,10 @@ class ValkeyLog:
         self._secrets = (user, password_file, tls or ClientTls())
         prefix = f"ingero:{{{shard}}}"
         self._stream, self._snapshot = f"{prefix}:log", f"{prefix}:snap"
-        self._keys = [self._stream, *(f"{prefix}:{key}" for key in ("seq", "tick", "resume"))]
+        self._keys = [
+            self._stream,
+            *(f"{prefix}:{key}" for key in ("seq", "tick", "resume", "clock")),
+        ]
         self._writer: Any = None
         self._reader: Any = None
         self._script: Any = None
