@@ -17,7 +17,6 @@ from ingero.contract.measurements.own_time_columns import (
     OwnTimeColumns,
     decode_own_time_columns,
 )
-from ingero.contract.measurements.ranks import split_measurements
 from ingero.contract.names import DEFAULT_CLUSTER, STEP_OWN_TIME_MS
 from ingero.contract.otlp.body import Encoding, PartialSuccess, decode
 from ingero.contract.otlp.values import MetricsRequest
@@ -37,6 +36,7 @@ from ingero.core.health.threshold import (
     update_threshold,
 )
 from ingero.fleet.intake.known_reports import KnownReports
+from ingero.fleet.intake.large_push import SLICE, DecodedPush
 from ingero.fleet.roster import Put, Roster
 from ingero.transport.otlp.decoding import finish
 
@@ -44,7 +44,6 @@ from ingero.transport.otlp.decoding import finish
 CLOCK_SKEW_NS = 60 * 10**9
 MAX_CLUSTERS = 1024
 MAX_NODES = 100_000  # of all clusters together, unless one cluster alone may have more
-_SLICE = 20  # reports that are handled without a pause in a large request; each may take 0.3 ms
 _EXPLANATIONS = {
     Reject.SCORE_NOT_FINITE: "health score is not a finite number",
     Reject.SCORE_OUT_OF_RANGE: "health score is outside 0 to 1",
@@ -77,21 +76,6 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     node: str
     lead: str = ""  # name of the first metric, which identifies the kind of push
     partial: PartialSuccess | None = None
-
-
-class DecodedPush(msgspec.Struct, frozen=True):
-    """A large request, decoded outside the event loop; its measurements come in small parts."""
-
-    push: Push
-    measurements: tuple[MetricsRequest, ...]
-
-
-def decode_large_push(body: bytes, encoding: Encoding) -> DecodedPush:
-    """Decode a request in any thread; raise MalformedPush or TooLarge."""
-    request = decode(MetricsRequest, body, encoding)
-    push = decode_push(request)
-    parts = split_measurements(request, _SLICE) if push.has_measurements else ()
-    return DecodedPush(push, tuple(parts))
 
 
 class Tally(IntEnum):
@@ -291,7 +275,7 @@ class FleetProcessor:
             reason = self._put(name, report, now_s, wall_ns)
             if reason is not None:
                 rejected.append((reason, 1))
-            if number % _SLICE == 0:
+            if number % SLICE == 0:
                 yield
         partial = self._refuse(rejected) if rejected else None
         return Taken(about[0] or cluster or DEFAULT_CLUSTER, about[1], found.lead, partial)

@@ -19,7 +19,8 @@ from ingero.contract.push.segment import PlainRequest
 from ingero.errors import MalformedPush, TooLarge
 from ingero.fleet.allowed_clusters import refused_cluster
 from ingero.fleet.intake.answers import GRPC_NAMES, HTTP_NAMES, Answers, Headers, Names, render
-from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken, decode_large_push
+from ingero.fleet.intake.large_push import decode_large_push
+from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken
 from ingero.fleet.providers import body_with_provider
 from ingero.transport.access import Access, Denied
 from ingero.transport.bearer import Key, TokenScope
