@@ -8,7 +8,7 @@ _M_ARENA_MAX: Final = -8
 
 
 def return_freed_memory() -> None:
-    """Give the kernel back what the start took and does not need any more."""
+    """Give the kernel back the memory that only the start needed."""
     gc.collect()
     trim_heap()
 

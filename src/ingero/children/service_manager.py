@@ -23,7 +23,7 @@ _COMMAND_TIMEOUT_S: Final = 120.0
 
 
 def tell_manager(*lines: str) -> None:
-    """Send these lines; nothing happens where no manager waits for them."""
+    """Send these lines to the service manager; without one, nothing happens."""
     address = os.environ.get(SOCKET_VARIABLE)
     if not address:
         return
@@ -38,7 +38,7 @@ def tell_manager(*lines: str) -> None:
 
 
 async def feed_watchdog() -> None:
-    """Tell a manager that watches this process, again and again, that its event loop turns."""
+    """Tell a watching service manager at intervals that the event loop still runs."""
     interval_s = _watchdog_interval_s()
     while interval_s is not None:
         tell_manager(_WATCHDOG)

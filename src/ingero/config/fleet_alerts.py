@@ -1,4 +1,4 @@
-"""The section `alerts` of a Fleet configuration: who is told that an episode begins and ends."""
+"""The section `alerts` of a Fleet configuration: the targets that get alerts about episodes."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -129,7 +129,7 @@ class AlertsConfig:
 
 
 def check_url(url: str, key: str = "url", *, sends_secret: bool = False) -> None:
-    """Raise ConfigError for what is no address of a web server, or not one for secrets."""
+    """Raise ConfigError for a URL that is not http(s), or that would send a secret in plaintext."""
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{key}: {url!r} must begin with http:// or https://")
     try:

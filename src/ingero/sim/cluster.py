@@ -142,13 +142,13 @@ class DemoCluster:
         return time.time() if self._clock is None else self._clock.now_s()
 
     def hurry(self) -> None:
-        """Let the clock run faster until it is right."""
+        """Let the cluster's clock run faster until it has caught up."""
         if self._clock is not None:
             self._clock.go()
 
     @property
     def is_late(self) -> bool:
-        """Whether the clock of the cluster is not right yet."""
+        """Whether the cluster's clock is still behind."""
         return self._clock is not None and self._clock.ahead_s(time.time()) < 0
 
     def slow(self, node: str, level: float, over_s: float = 0.0) -> None:

@@ -51,7 +51,7 @@ class FleetFolder:
 
     @property
     def operator(self) -> Path:
-        """What a person needs who asks Fleet and nodes from another machine."""
+        """The files with which a person asks Fleet and nodes from another machine."""
         return self.root / "operator"
 
     @property
@@ -71,7 +71,7 @@ class FleetFolder:
 
     @property
     def units(self) -> Path:
-        """Units of systemd."""
+        """Units for systemd."""
         return self.root / "units"
 
 

@@ -1,4 +1,4 @@
-"""Every port of every service, in one table: where it listens alone, and where it moves.
+"""Every port of every service in one table: alone, and beside the others.
 
 Services of one machine would collide on some ports. Each keeps its own while it runs alone; under
 `ingero up`, which runs them together, the second one moves.

@@ -1,4 +1,4 @@
-"""Units of systemd for the services, as `ingero fleet init` and `ingero join` write them.
+"""The systemd units of the services, as `ingero fleet init` and `ingero join` write them.
 
 They are the units that packages install, with the program and the folders of this machine.
 """
