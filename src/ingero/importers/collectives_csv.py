@@ -1,4 +1,8 @@
-"""Read collective records as CSV, one GPU-timed collective of one rank per line."""
+"""Read collective records as CSV, one GPU-timed collective of one rank per line.
+
+Values may be separated by commas, semicolons or tabs, and whole numbers may be written as 12.0 or
+1.2e1, as spreadsheets and data frames do where a column has gaps.
+"""
 
 import csv
 import io
@@ -17,6 +21,8 @@ from ingero.importers.left_out import BAD_ROW, LeftOut
 
 REQUIRED = ("comm_hash", "seq", "op", "rank", "nranks", "enqueue_ns", "gpu_start_ns", "gpu_stop_ns")
 MAX_COLUMNS = 1000
+SEPARATORS = ",;\t"
+MAX_LINE = 1 << 16  # of the first line, in which the separator is looked for
 
 
 def read_csv(path: Path, text: str, problems: list[str] | None = None) -> list[CollectiveRecord]:
@@ -24,7 +30,8 @@ def read_csv(path: Path, text: str, problems: list[str] | None = None) -> list[C
 
     Raise MalformedInput without any good line, or for a first line without the needed columns.
     """
-    reader = csv.DictReader(io.StringIO(text))
+    first_line = text[:MAX_LINE].split("\n", 1)[0]
+    reader = csv.DictReader(io.StringIO(text), delimiter=max(SEPARATORS, key=first_line.count))
     try:
         header = reader.fieldnames or ()
     except csv.Error as error:
@@ -48,17 +55,37 @@ def read_csv(path: Path, text: str, problems: list[str] | None = None) -> list[C
             left_out.add(f"line {reader.line_num}", error)
     if left_out.count and not records:
         raise MalformedInput(f"{path}, {left_out.first}")
+    if "global_rank" not in header:
+        _refuse_groups(path, records)
     note = left_out.note(path, len(records), "lines")
     if note and problems is not None:
         problems.append(note)
     return records
 
 
+def _refuse_groups(path: Path, records: list[CollectiveRecord]) -> None:
+    """Refuse ranks that are numbered within groups of several sizes: several processes have one."""
+    sizes = sorted({record.nranks for record in records})
+    if len(sizes) > 1:
+        raise MalformedInput(
+            f"{path}: column 'global_rank' is missing; 'rank' counts within communicators of "
+            f"{sizes[0]} to {sizes[-1]} ranks, and does not tell which process a line is of"
+        )
+
+
 def _whole(row: dict[str, str], name: str) -> int:
+    text = row[name] or ""  # None where the line ends early
     try:
-        return int(row[name])
-    except (TypeError, ValueError):  # None where the line ends early
-        raise ValueError(f"{name} is {row[name] or 'empty'}, not a whole number") from None
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.5
+    if not value.is_integer():
+        raise ValueError(f"{name} is {text or 'empty'}, not a whole number")
+    return int(value)
 
 
 def _known(row: dict[str, str], name: str) -> int | None:

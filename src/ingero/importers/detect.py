@@ -1,5 +1,6 @@
 """Recognise trace files by their content and read files and folders into one set of inputs."""
 
+import codecs
 import contextlib
 import json
 import os
@@ -21,6 +22,7 @@ from ingero.importers.inspector import read_inspector
 from ingero.importers.kineto import read_kineto
 from ingero.importers.nccl_ring import RING_MAGIC, read_ring_records
 from ingero.importers.steps import read_steps
+from ingero.importers.unknown import packed_files, why_all_unknown, why_unknown
 
 MAX_MESSAGE = 1000
 # whatever is wrong with one file must leave the others readable
@@ -110,13 +112,14 @@ def load(
             if kind := _read(path, inputs, limits):
                 inputs.used.append((path, kind))
             elif asked_for:
-                inputs.problems.append(f"{path}: unknown format (see `ingero blame --help`)")
+                inputs.problems.append(f"{path}: {why_unknown(path)}")
             else:
                 inputs.ignored.append(path)
+    inputs.problems += packed_files(inputs.ignored)
     _apply_world(inputs)
     if not any((*inputs.records.values(), inputs.steps, inputs.progress)):
         where = ", ".join(str(p) for p in paths)
-        detail = "; ".join(inputs.problems[:3]) or _unrecognised(inputs.ignored)
+        detail = "; ".join(inputs.problems[:3]) or why_all_unknown(inputs.ignored)
         raise ForeignFile(f"nothing to read in {where}: {detail.removeprefix(f'{where}: ')}")
     return inputs
 
@@ -139,15 +142,6 @@ def _problems_noted(path: Path, inputs: Inputs) -> Iterator[None]:
     except DAMAGED as error:
         what = f"{path}: holds what no recording holds ({type(error).__name__}: {error})"
         inputs.problems.append(_named(path, what))
-
-
-def _unrecognised(paths: Sequence[Path]) -> str:
-    if not paths:
-        return "there are no files"
-    none = "the only file has no" if len(paths) == 1 else f"none of the {len(paths):,} files has a"
-    found = f"{none} known format (see `ingero blame --help`)"
-    databases = [path for path in paths if path.suffix == ".db"]
-    return f"{found}; name a trace database itself: {databases[0]}" if databases else found
 
 
 def _named(path: Path, message: str) -> str:
@@ -203,6 +197,7 @@ def _read(path: Path, inputs: Inputs, limits: ReadLimits = DEFAULT_LIMITS) -> st
 def _content(path: Path, data: bytes, inputs: Inputs) -> str | None:
     if data.startswith(RING_MAGIC):
         return _ring(path, inputs, data)
+    data = data.removeprefix(codecs.BOM_UTF8)
     for looks_like, read in _KINDS:
         if looks_like(data):
             return read(path, data, inputs)
