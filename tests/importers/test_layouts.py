@@ -51,7 +51,7 @@ def test_ranks_of_groups_do_not_pass_for_ranks_of_the_job(tmp_path: Path) -> Non
     """Two tensor and four data ranks: `rank` counts in each group, and eight processes have it."""
     text = "\n".join(line.split(",", 1)[1] for line in lines_of(SLOW))
     (tmp_path / "job.csv").write_text(text)
-    with pytest.raises(ForeignFile, match="'global_rank' is missing; .* of 2 to 4 ranks"):
+    with pytest.raises(ForeignFile, match=r"'global_rank' is missing; .* of 2 to 4 ranks"):
         load([tmp_path])
     alone = "\n".join(line.split(",", 1)[1] for line in lines_of(Job(dp=4, tp=1, steps=40)))
     (tmp_path / "job.csv").write_text(alone)

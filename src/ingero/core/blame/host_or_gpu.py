@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.record_steps import RecordSteps
+from ingero.core.blame.recorded.uneven import records_enqueues
 from ingero.core.blame.suspects import Suspect
 from ingero.core.collectives.columns import Collectives, Floats
 from ingero.core.collectives.matching import match_collectives
@@ -96,6 +97,8 @@ def _by_enqueue_alone(
     This needs clocks that agree, so the result is UNKNOWN unless the enqueue times of the other
     ranks agree within half the excess.
     """
+    if not records_enqueues(collectives):
+        return CauseClass.UNKNOWN
     groups = match_collectives(collectives)
     start = collectives.start_ns - collectives.start_ns.min(initial=0)
     offset = (start - group_medians(groups, start, int(groups.max(initial=-1)) + 1)[groups]) / 1e9

@@ -8,7 +8,7 @@ from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Culprit
 from ingero.core.blame.recorded.blamed import Blamed
 from ingero.core.blame.recorded.uneven import LastArrivers
-from ingero.core.blame.recorded_job import RecordedJob, unexplained_wait
+from ingero.core.blame.recorded_job import RecordedJob, is_connected, unexplained_wait
 from ingero.core.blame.suspects import Suspect
 from ingero.core.blame.transfer import SlowLink
 from ingero.core.counted import counted
@@ -31,20 +31,16 @@ def describe_evidence(
         lines.append(
             f"the slowest role takes {readable_seconds(stages_s)} more than the mean of the roles"
         )
-    if not blamed and job.exact_ends and job.last.added >= DATA_FLOOR:
-        lines.append(_last_line(job.last, job.step_s))
-    elif not blamed and not job.exact_ends and job.findings.rotating_loss >= DATA_FLOOR:
-        lines.append(
-            "the slowest rank changes from step to step and costs "
-            f"{job.findings.rotating_loss:.1%} of the step"
-        )
+    if not blamed and job.last.added >= DATA_FLOOR:
+        lines.append(_last_line(job.last, job.step_s, job.exact_ends))
     return lines
 
 
-def _last_line(last: LastArrivers, step_s: float) -> str:
+def _last_line(last: LastArrivers, step_s: float, exact_ends: bool) -> str:
+    by_host = f"; {last.launched:.0%} of that is launched late by the host" if exact_ends else ""
     return (
         f"whoever comes last adds {readable_seconds(last.added * step_s)} a step "
-        f"({last.added:.1%}); {last.launched:.0%} of that is launched late by the host"
+        f"({last.added:.1%}){by_host}"
     )
 
 
@@ -132,6 +128,11 @@ def describe_doubt(
         return (
             "all ranks wait, and ranks without records cannot be compared: "
             "one of those may be the slow one"
+        )
+    if not is_connected(job):
+        return (
+            "some ranks meet in no collective of a step, so that who waits for whom is not known: "
+            "sends and receives may be missing, which the NCCL Inspector does not record"
         )
     if np.bincount(job.measured.workers.cohort).max() == 1:
         return (

@@ -144,3 +144,22 @@ def unexplained_wait(job: RecordedJob) -> float:
     waited = np.where(job.measured.row_step >= 0, np.nan_to_num(waited), 0.0)
     per_rank = [waited[c.who == code].sum() for code in job.measured.ranks]
     return float(min(per_rank) / max(1, len(job.measured.workers.steps)) / job.step_s)
+
+
+def is_connected(job: RecordedJob) -> bool:
+    """Whether all ranks meet in the collectives of their steps, directly or through others.
+
+    Where they do not, what they wait for is not recorded, as sends and receives of the Inspector.
+    """
+    c = job.collectives
+    comms = np.unique(c.comm, return_inverse=True)[1].reshape(-1)
+    placed = job.measured.row_step >= 0
+    links = np.unique(np.stack([comms[placed], c.who[placed]], 1), axis=0)
+    reached = np.isin(np.array(job.measured.ranks), job.measured.ranks[:1])
+    for _ in job.measured.ranks:
+        met = links[np.isin(links[:, 1], np.array(job.measured.ranks)[reached]), 0]
+        wider = np.isin(job.measured.ranks, links[np.isin(links[:, 0], met), 1]) | reached
+        if (wider == reached).all():
+            break
+        reached = wider
+    return bool(reached.all())

@@ -26,6 +26,7 @@ from ingero.core.blame.recorded.link_spells import LinkSpell, find_link_spell, l
 from ingero.core.blame.recorded.uneven import measure_last
 from ingero.core.blame.recorded_job import (
     RecordedJob,
+    is_connected,
     mean_period,
     structural_loss,
     unexplained_wait,
@@ -83,7 +84,7 @@ def blame_records(
     arrivals = measure_arrivals(collectives, match_collectives(collectives))
     places = measure_places(collectives, measured, arrivals) if exact_ends else None
     lateness, findings, spells = compare_ranks(collectives, measured, places)
-    last = measure_last(collectives, measured, arrivals, step_s)
+    last = measure_last(collectives, measured, arrivals, step_s, exact_ends)
     job = RecordedJob(
         collectives,
         measured,
@@ -238,10 +239,12 @@ def _cause(
     if culprits:
         return culprits[0].cause, saved_s
     findings = job.findings
-    data_s = findings.rotating_loss * job.step_s if findings.rotation >= EVEN else 0.0
-    if job.exact_ends:  # who waits for a slow link comes last elsewhere, and that is not its work
-        added_s = job.last.added * job.step_s - links_loss(links)
-        data_s = max(0.0, added_s) if data_s and job.last.is_uneven else 0.0
+    data_s = 0.0
+    if findings.rotation >= EVEN and job.last.is_uneven and is_connected(job):
+        # Who waits for a slow link comes last elsewhere, and that is not its work.
+        data_s = max(0.0, job.last.added * job.step_s - links_loss(links))
+        if not job.exact_ends:  # own time is all time outside of collectives then
+            data_s = min(data_s, findings.rotating_loss * job.step_s)
     options = [
         (CauseClass.NETWORK, links_loss(links), LOSS_FLOOR),
         (CauseClass.STRUCTURAL, stages_s, STAGE_FLOOR),

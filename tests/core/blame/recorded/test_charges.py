@@ -148,3 +148,21 @@ def test_without_overlap_lateness_is_brought_along_to_the_next_group() -> None:
     start[1, :, 1] = 5 * MS  # twice as late as its host made it
     found = classify_lateness(places, spell(0, 20), [0, 2, 3])
     assert found is not None and found[0] is CauseClass.COMPUTE
+
+
+@pytest.mark.parametrize(
+    ("overlaps", "cause"), [(True, CauseClass.HOST), (False, CauseClass.COMPUTE)]
+)
+def test_a_late_host_is_late_again_where_buckets_overlap_compute(
+    overlaps: bool, cause: CauseClass
+) -> None:
+    """Two buckets, of which the GPU waits for the first alone, and a barrier in another group.
+
+    Without overlap, all members leave the first bucket together.
+    """
+    late, idle = np.zeros((4, 10, 3)), np.zeros((4, 10, 3))
+    late[1, :, :2], idle[:, :, 0] = 5 * MS, 10 * MS
+    comm = np.tile([0, 0, 1], (4, 1))
+    places = PlaceTables(late, late, late, idle, no_pairs(late), comm)
+    found = classify_lateness(places, spell(), [0, 2, 3], overlaps=overlaps)
+    assert found is not None and found[0] is cause

@@ -60,6 +60,8 @@ def most_added(
         return None
     sooner = _replay(calls, follows, excess)
     mine = sooner[calls.slot[spell.worker][calls.slot[spell.worker] >= 0]]
+    if not len(mine):  # it meets nobody in these steps
+        return None
     largest = mine[int(mine.mean(axis=1).argmax())]
     counted = [at - spell.begin for at in spell.suspect.stalls] or slice(None)
     error_s = SIGMAS * block_error(largest[counted], lambda part: float(part.mean()))

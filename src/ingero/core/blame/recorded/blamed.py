@@ -18,7 +18,7 @@ from ingero.core.blame.recorded.at_most import most_added
 from ingero.core.blame.recorded.charges import charge_of, classify_lateness
 from ingero.core.blame.recorded.gpu_bound import find_gpu_bound
 from ingero.core.blame.recorded.late_host import launches_more
-from ingero.core.blame.recorded.lateness import Lateness, PlaceTables
+from ingero.core.blame.recorded.lateness import OVERLAP, Lateness, PlaceTables
 from ingero.core.blame.recorded.loss import COSTLY, SIGMAS, Loss, block_error, measure_loss
 from ingero.core.blame.recorded.replays import charge_by_replay
 from ingero.core.blame.recorded.spells import Spell
@@ -185,9 +185,11 @@ def _by_replay(job: RecordedJob) -> list[Blamed]:
     likely = [spell for spell in job.spells if _is_costly(spell, job)]
     likely = [spell for spell in likely if not any(_is_victim(job, spell, by) for by in likely)]
     likely = [spell for spell in likely if not _waits_everywhere(job, spell)]
+    # What a rank costs at most is replayed call by call later, for which ends must be known.
+    least = NOTICEABLE if job.exact_ends else COSTLY
     found = []
     for spell, charge_s in charge_by_replay(job, likely):
-        if charge_s >= NOTICEABLE * job.step_s:
+        if charge_s >= least * job.step_s:
             cause, host_s, gpu_s = _class_of(job, spell)
             charge = min(charge_s, _latest(job, spell))
             loss = Loss(job.step_s, None, charge, None)
@@ -246,7 +248,9 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     if job.lateness is not None and job.lateness.overlaps_in_groups:
         places = job.lateness  # calls in flight do not show whether the GPU had work
     if places is not None and _meets_all(places, spell.worker) and not _swaps(job, spell):
-        found = classify_lateness(places, spell, peers[peers != spell.worker].tolist())
+        overlaps = job.lateness is not None and job.lateness.carried >= OVERLAP
+        others = peers[peers != spell.worker].tolist()
+        found = classify_lateness(places, spell, others, overlaps=overlaps)
         if found is not None:
             cause, place, host_s, gpu_s = found
             cause = _unless_launching(job, spell, cause)

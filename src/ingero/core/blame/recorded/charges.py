@@ -50,9 +50,11 @@ def charge_of(
 
 
 def classify_lateness(
-    places: PlaceTables, spell: Spell, peers: Sequence[int]
+    places: PlaceTables, spell: Spell, peers: Sequence[int], *, overlaps: bool = False
 ) -> tuple[CauseClass, int, float, float] | None:
     """Return host or compute, the place that decides, and how late host and GPU are there.
+
+    `overlaps` says that collectives overlap compute, as far as it is known.
 
     A GPU is never later than its host made it. Where it is later than its own enqueue explains, at
     any place of the step, the GPU is slow; hosts that wait for their GPUs enqueue late as well, but
@@ -75,7 +77,8 @@ def classify_lateness(
     explained = np.where(explains, host_s, 0.0)
     if not isinstance(places, Lateness):
         idle_s = places.idle_s[spell.worker, part][slow]
-        explained = _without_overlap(idle_s, gpu_s, explained, _carries(places, spell.worker))
+        carries = _carries(places, spell.worker, overlaps)
+        explained = _without_overlap(idle_s, gpu_s, explained, carries)
     place = int(np.nanargmax(gpu_s - explained))
     if gpu_s[place] - explained[place] >= GPU_SHARE * max(gpu_s[peak], 1e-9):
         return CauseClass.COMPUTE, place, float(host_s[place]), float(gpu_s[place])
@@ -97,14 +100,15 @@ def _without_overlap(
     return result
 
 
-def _carries(places: PlaceTables, worker: int) -> NDArray[np.bool_]:
+def _carries(places: PlaceTables, worker: int, overlaps: bool) -> NDArray[np.bool_]:
     """Return as [place, earlier place] whether lateness at the earlier one is brought along.
 
-    In a group, the members of one communicator leave a place together. But where a rank has one
-    communicator only, its collectives may run beside its compute, and pairs have other partners.
+    In a group, the members of one communicator leave a place together. But where collectives run
+    beside compute, as they may where a rank has one communicator only, they are late again at the
+    next place. Pairs have other partners.
     """
     comm, is_pair = places.comm[worker], places.is_pair[worker]
-    if len(np.unique(comm[comm >= 0])) < 2:
+    if overlaps or len(np.unique(comm[comm >= 0])) < 2:
         leave_together = np.zeros((len(comm), len(comm)), bool)
     else:
         leave_together = comm[:, None] == comm[None, :]

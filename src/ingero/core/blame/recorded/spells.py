@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.core.blame.recorded.chance import are_by_chance
 from ingero.core.blame.suspects import (
     EFFECT_FLOOR,
     MIN_STALLS,
@@ -91,7 +92,12 @@ def find_spells(workers: WorkerSteps) -> tuple[Findings, tuple[Spell, ...]]:
             at = np.flatnonzero(np.isfinite(excess[worker]))
             spell = Spell(named[worker], int(at[0]), min(int(at[-1]) + 1, steps))
             found.append(_around_stalls(spell))
-    return whole, tuple(spell for spell in found if not _is_hiccup(workers, spell))
+    return whole, tuple(
+        spell
+        for spell in found
+        if not _is_hiccup(workers, spell)
+        and not are_by_chance(workers, excess, spell.suspect, spell.begin, spell.end)
+    )
 
 
 def _is_hiccup(workers: WorkerSteps, spell: Spell) -> bool:

@@ -3,6 +3,9 @@
 Some rank is always last. Where its kernel started right after its enqueue, the launches of its host
 scatter, and the work is not uneven. Uneven work makes a rank late in the first half of a step and
 again in the second, since it has the same data in both.
+
+With durations alone, how long a kernel waited for its host is not known. Whether hosts are late is
+seen in their enqueues then, where these are recorded, and work in how late ranks come.
 """
 
 from dataclasses import dataclass
@@ -12,12 +15,15 @@ import numpy as np
 from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.collectives.arrivals import Arrivals
 from ingero.core.collectives.columns import Collectives, Floats
+from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.own_time import own_segments
+from ingero.core.robust import group_medians
 
 LAUNCH_S = 1e-4  # from enqueue to start on an idle GPU
 EARLIEST = 0.001  # quantile of that time that counts as no time: clocks of host and GPU differ
 MOSTLY = 0.5
 BY_HOSTS = 0.7  # of what is added: then hosts come late, not work
+RESOLUTION_NS = 1000  # of sources that count microseconds
 SAME_AGAIN = 0.3  # correlation of both halves of a step above which the work is uneven
 
 
@@ -42,9 +48,16 @@ class LastArrivers:
 
 
 def measure_last(
-    collectives: Collectives, measured: RecordSteps, arrivals: Arrivals, step_s: float
+    collectives: Collectives,
+    measured: RecordSteps,
+    arrivals: Arrivals,
+    step_s: float,
+    exact_ends: bool = True,
 ) -> LastArrivers:
-    """Measure what the last arrivers add, and how."""
+    """Measure what the last arrivers add, and how.
+
+    Without `exact_ends`, only durations and enqueues are known.
+    """
     is_met = np.isfinite(arrivals.advance_s) & (collectives.peer < 0)  # a stage waits by nature
     rows = np.flatnonzero((measured.row_step >= 0) & is_met)
     steps = len(measured.workers.steps)
@@ -56,13 +69,61 @@ def measure_last(
     queue = (collectives.entry_ns - collectives.start_ns)[rows] / 1e9
     launched = queue - np.quantile(queue, EARLIEST) <= LAUNCH_S
     total = max(float(advance.sum()), 1e-12)
-    late_host = arrivals.enqueue_late_s[rows] >= 0.5 * arrivals.start_late_s[rows]
+    enqueued = arrivals.enqueue_late_s if exact_ends else _enqueued_late(collectives)
+    late_host = enqueued[rows] >= 0.5 * arrivals.start_late_s[rows]
     return LastArrivers(
         float(largest.mean()) / step_s,
-        float(advance[launched].sum()) / total,
-        _agreement(collectives, measured),
+        float(advance[launched].sum()) / total if exact_ends else 0.0,
+        _agreement(collectives, measured)
+        if exact_ends
+        else _late_again(collectives, measured, arrivals),
         float(advance[late_host].sum()) / total,
     )
+
+
+def records_enqueues(collectives: Collectives) -> bool:
+    """Whether enqueues are recorded, and not made up from when kernels began."""
+    queue_ns = collectives.entry_ns - collectives.start_ns
+    return bool((queue_ns > RESOLUTION_NS).any())
+
+
+def _enqueued_late(collectives: Collectives) -> Floats:
+    """Return in seconds how much later than usual each call was enqueued, beside other members.
+
+    Clocks of hosts lie apart, and drift, by what a straight line tells. -∞ where enqueues are not
+    recorded.
+    """
+    if not records_enqueues(collectives):
+        return np.full(len(collectives), -np.inf)
+    groups = match_collectives(collectives)
+    size = int(groups.max(initial=-1)) + 1
+    start = collectives.start_ns - collectives.start_ns.min(initial=0)
+    late: Floats = start - group_medians(groups, start, size)[groups]
+    for who in np.unique(collectives.who):
+        rows = np.flatnonzero(collectives.who == who)
+        since_s = start[rows] / 1e9
+        if len(rows) > 2 and np.ptp(since_s) > 0:
+            late[rows] -= np.polyfit(since_s, late[rows], 1)[0] * since_s
+        late[rows] -= np.median(late[rows])
+    # Of clocks that lie apart, the median above was always that of the same rank.
+    late -= group_medians(groups, late, size)[groups]
+    return late / 1e9
+
+
+def _late_again(collectives: Collectives, measured: RecordSteps, arrivals: Arrivals) -> float:
+    """Correlate how late ranks come to the first and to the second half of the places of a step."""
+    step, place, late = measured.row_step, measured.row_place, arrivals.start_late_s
+    rows = np.flatnonzero((step >= 0) & (place >= 0) & np.isfinite(late) & (collectives.peer < 0))
+    places = int(place[rows].max(initial=0)) + 1
+    worker = np.searchsorted(np.array(measured.ranks), collectives.who[rows])
+    table = np.zeros((2, len(measured.ranks), len(measured.workers.steps)))
+    np.add.at(table, ((place[rows] >= places // 2).astype(int), worker, step[rows]), late[rows])
+    halves = table - np.median(table, axis=1, keepdims=True)
+    return _correlate(*halves.reshape(2, -1))
+
+
+def _correlate(x: Floats, y: Floats) -> float:
+    return float(np.corrcoef(x, y)[0, 1]) if len(x) > 2 and x.std() and y.std() else np.nan
 
 
 def _agreement(collectives: Collectives, measured: RecordSteps) -> float:
@@ -85,5 +146,4 @@ def _agreement(collectives: Collectives, measured: RecordSteps) -> float:
         split = int(np.searchsorted(usual, usual[-1] / 2)) + 1
         both = [part[:, :, :split].sum(axis=2), part[:, :, split:].sum(axis=2)]
         halves.append(np.stack([half - np.median(half, axis=0) for half in both]).reshape(2, -1))
-    x, y = np.concatenate(halves, axis=1)
-    return float(np.corrcoef(x, y)[0, 1]) if len(x) > 2 and x.std() and y.std() else np.nan
+    return _correlate(*np.concatenate(halves, axis=1))
