@@ -151,18 +151,34 @@ def test_without_overlap_lateness_is_brought_along_to_the_next_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overlaps", "cause"), [(True, CauseClass.HOST), (False, CauseClass.COMPUTE)]
+    ("overlaps", "cause"), [(True, CauseClass.HOST), (None, CauseClass.COMPUTE)]
 )
 def test_a_late_host_is_late_again_where_buckets_overlap_compute(
-    overlaps: bool, cause: CauseClass
+    overlaps: bool | None, cause: CauseClass
 ) -> None:
     """Two buckets, of which the GPU waits for the first alone, and a barrier in another group.
 
-    Without overlap, all members leave the first bucket together.
+    Else all members leave the first bucket together.
     """
     late, idle = np.zeros((4, 10, 3)), np.zeros((4, 10, 3))
     late[1, :, :2], idle[:, :, 0] = 5 * MS, 10 * MS
     comm = np.tile([0, 0, 1], (4, 1))
     places = PlaceTables(late, late, late, idle, no_pairs(late), comm)
+    found = classify_lateness(places, spell(), [0, 2, 3], overlaps=overlaps)
+    assert found is not None and found[0] is cause
+
+
+@pytest.mark.parametrize(
+    ("overlaps", "cause"),
+    [(False, CauseClass.COMPUTE), (True, CauseClass.HOST), (None, CauseClass.HOST)],
+)
+def test_a_gpu_that_is_a_little_late_at_many_places_is_slow(
+    overlaps: bool | None, cause: CauseClass
+) -> None:
+    """Its host, which waits for it after each step, is later at the first of forty places."""
+    late, host, idle = (np.zeros((4, 10, 40)) for _ in range(3))
+    late[1], late[1, :, 0], host[1, :, 0], idle[:, :, 0] = 1 * MS, 5 * MS, 5 * MS, 9 * MS
+    comm = np.tile(np.repeat([0, 1], 20), (4, 1))
+    places = PlaceTables(late, host, late, idle, no_pairs(late), comm)
     found = classify_lateness(places, spell(), [0, 2, 3], overlaps=overlaps)
     assert found is not None and found[0] is cause

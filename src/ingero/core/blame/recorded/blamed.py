@@ -248,7 +248,9 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     if job.lateness is not None and job.lateness.overlaps_in_groups:
         places = job.lateness  # calls in flight do not show whether the GPU had work
     if places is not None and _meets_all(places, spell.worker) and not _swaps(job, spell):
-        overlaps = job.lateness is not None and job.lateness.carried >= OVERLAP
+        overlaps = None
+        if job.lateness is not None and job.lateness.group is None:
+            overlaps = job.lateness.carried >= OVERLAP
         others = peers[peers != spell.worker].tolist()
         found = classify_lateness(places, spell, others, overlaps=overlaps)
         if found is not None:

@@ -18,6 +18,7 @@ from ingero.core.collectives.columns import Floats
 from ingero.core.robust import nan_median
 
 GPU_SHARE = 0.25  # of the largest lateness: what the enqueue must leave unexplained
+MOSTLY = 0.5  # of the lateness of all places, where it adds up
 HARMLESS = 0.9  # quantile of how late hosts of peers are without consequence
 CHARGED = 0.5  # of the largest charges: steps in which the rank is charged
 
@@ -50,11 +51,12 @@ def charge_of(
 
 
 def classify_lateness(
-    places: PlaceTables, spell: Spell, peers: Sequence[int], *, overlaps: bool = False
+    places: PlaceTables, spell: Spell, peers: Sequence[int], *, overlaps: bool | None = None
 ) -> tuple[CauseClass, int, float, float] | None:
     """Return host or compute, the place that decides, and how late host and GPU are there.
 
-    `overlaps` says that collectives overlap compute, as far as it is known.
+    `overlaps` says that collectives overlap compute, or that each place adds its own delay. None
+    where neither is known.
 
     A GPU is never later than its host made it. Where it is later than its own enqueue explains, at
     any place of the step, the GPU is slow; hosts that wait for their GPUs enqueue late as well, but
@@ -79,8 +81,13 @@ def classify_lateness(
         idle_s = places.idle_s[spell.worker, part][slow]
         carries = _carries(places, spell.worker, overlaps)
         explained = _without_overlap(idle_s, gpu_s, explained, carries)
-    place = int(np.nanargmax(gpu_s - explained))
-    if gpu_s[place] - explained[place] >= GPU_SHARE * max(gpu_s[peak], 1e-9):
+    own_s = gpu_s - explained
+    place = int(np.nanargmax(own_s))
+    is_gpu = own_s[place] >= GPU_SHARE * max(gpu_s[peak], 1e-9)
+    if overlaps is False:  # a little at each of many places is much
+        total_s, of_gpu_s = (np.nansum(np.maximum(each, 0.0)) for each in (gpu_s, own_s))
+        is_gpu |= of_gpu_s >= MOSTLY * total_s
+    if is_gpu:
         return CauseClass.COMPUTE, place, float(host_s[place]), float(gpu_s[place])
     return CauseClass.HOST, peak, float(host_s[peak]), float(gpu_s[peak])
 
@@ -100,7 +107,7 @@ def _without_overlap(
     return result
 
 
-def _carries(places: PlaceTables, worker: int, overlaps: bool) -> NDArray[np.bool_]:
+def _carries(places: PlaceTables, worker: int, overlaps: bool | None) -> NDArray[np.bool_]:
     """Return as [place, earlier place] whether lateness at the earlier one is brought along.
 
     In a group, the members of one communicator leave a place together. But where collectives run
@@ -108,6 +115,8 @@ def _carries(places: PlaceTables, worker: int, overlaps: bool) -> NDArray[np.boo
     next place. Pairs have other partners.
     """
     comm, is_pair = places.comm[worker], places.is_pair[worker]
+    if overlaps is False:  # all ranks leave all places together
+        return np.zeros((len(comm), len(comm)), bool)
     if overlaps or len(np.unique(comm[comm >= 0])) < 2:
         leave_together = np.zeros((len(comm), len(comm)), bool)
     else:
