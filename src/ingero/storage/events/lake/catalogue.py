@@ -39,6 +39,7 @@ class Catalogue:
         self._lock_class = zlib.crc32(address.schema.encode()) & 0x7FFFFFFF
         self._connection: psycopg.Connection[Any] | None = None
         self._writer: int | None = None
+        self._locked_on: psycopg.Connection[Any] | None = None  # since the state was read
         self._owns_upkeep = False
         self._keeps_files = False
 
@@ -88,7 +89,16 @@ class Catalogue:
                 "of the same journal folder"
             )
         self._writer = number
+        self._locked_on = self._connection
         return number
+
+    def check_writer(self) -> None:
+        """Raise StoreError unless nobody else can have been this writer since the state was read.
+
+        Call it in a transaction: whoever becomes this writer ends what is under way.
+        """
+        if not self._is_alive() or self._connection is not self._locked_on:
+            raise StoreError(f"PostgreSQL gave up the lock of writer {self._writer} meanwhile")
 
     def owns_upkeep(self) -> bool:
         """Return whether this process maintains the lake; take that over where nobody does."""
@@ -134,6 +144,54 @@ class Catalogue:
         )
         if not all(is_over for (is_over,) in rows):
             raise StoreError("PostgreSQL still works on a load whose connection broke")
+        self._locked_on = self._connection
+
+    def last_commit(self) -> tuple[int, list[str]]:
+        """Return this writer's last snapshot, 0 for none, and which files it added to the data."""
+        schema = self._address.schema
+        rows = self._execute(
+            f"SELECT coalesce(max(snapshot_id), 0) FROM {schema}.ducklake_snapshot_changes "
+            "WHERE author = %s",
+            self.session,
+        )
+        snapshot = int(rows[0][0])
+        added = " UNION ALL ".join(
+            f"SELECT table_id, path FROM {schema}.ducklake_{kind}_file WHERE begin_snapshot = %s"
+            for kind in ("data", "delete")
+        )
+        files = self._execute(
+            f"SELECT s.path || t.path || f.path FROM ({added}) f "
+            f"JOIN {schema}.ducklake_table t USING (table_id) "
+            f"JOIN {schema}.ducklake_schema s USING (schema_id)",
+            snapshot,
+            snapshot,
+        )
+        return snapshot, [path for (path,) in files]
+
+    def undo(self, snapshot: int) -> None:
+        """Take back what a snapshot inserted and deleted, as if it had not been committed."""
+        lake = f"{self._address.schema}.ducklake"
+        inlined = self._execute(f"SELECT table_name FROM {lake}_inlined_data_tables")
+        tables = [f"{self._address.schema}.{name}" for (name,) in inlined]
+        tables += [f"{lake}_data_file", f"{lake}_delete_file"]
+        added = f"FROM {lake}_data_file WHERE begin_snapshot = {snapshot}"
+        about_files = ("file_column_stats", "file_partition_value", "file_variant_stats")
+        statements = [
+            f"UPDATE {lake}_table_stats AS stats SET record_count = record_count - gone.records, "
+            "file_size_bytes = file_size_bytes - gone.bytes FROM (SELECT table_id, "
+            f"sum(record_count) AS records, sum(file_size_bytes) AS bytes {added} "
+            "GROUP BY table_id) AS gone WHERE stats.table_id = gone.table_id",
+            *(
+                f"DELETE FROM {lake}_{table} WHERE data_file_id IN (SELECT data_file_id {added})"
+                for table in about_files
+            ),
+            *(f"DELETE FROM {table} WHERE begin_snapshot = {snapshot}" for table in tables),
+            *(
+                f"UPDATE {table} SET end_snapshot = NULL WHERE end_snapshot = {snapshot}"
+                for table in tables
+            ),
+        ]
+        self._execute(f"DO $undo$BEGIN {'; '.join(statements)}; END$undo$")
 
     def now_us(self) -> int:
         """Return the time of PostgreSQL, which all writers share."""

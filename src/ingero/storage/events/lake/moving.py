@@ -14,6 +14,7 @@ from ingero.storage.events.lake.catalogue import Catalogue
 from ingero.storage.events.lake.connection import attach, close, describe_failure
 from ingero.storage.events.lake.identity import mark_moved, writer_identity
 from ingero.storage.events.lake.schema import migrate_lake
+from ingero.storage.events.lake.unheard import commit_as, undo_unheard
 from ingero.storage.events.numbering import REQUEST_COLUMNS, own_key, stored_from
 from ingero.storage.events.schema import META, TABLES
 from ingero.storage.events.table import Table
@@ -62,8 +63,12 @@ def move_file(
             with catalogue.alone():
                 migrate_lake(connection)
                 catalogue.prepare()
+            catalogue.end_left_over()
+            undo_unheard(catalogue, connection, address.data)
             _refuse_again(connection, number, file)
             catalogue.keep_files()
+            connection.execute("BEGIN")
+            connection.execute(commit_as(catalogue))
             moved = _copied(connection, number, on_table)
             catalogue.check_kept()
             _commit(connection, file)
@@ -104,9 +109,8 @@ def _commit(connection: duckdb.DuckDBPyConnection, file: Path) -> None:
 def _copied(
     connection: duckdb.DuckDBPyConnection, number: int, on_table: Callable[[Moved], None]
 ) -> list[Moved]:
-    """Begin a transaction with the rows of all tables, and what its Echo knew about itself."""
+    """Copy the rows of all tables, and what their Echo knew about itself."""
     moved = []
-    connection.execute("BEGIN")
     for table in TABLES:
         if table is not META:
             moved.append(_move_table(connection, table, stored_from(number)))

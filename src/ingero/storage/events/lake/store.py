@@ -8,7 +8,7 @@ their own: attached for reading, with a role of PostgreSQL that may only SELECT.
 import contextlib
 import logging
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from ingero.storage.events.lake.catalogue import Catalogue
 from ingero.storage.events.lake.connection import NAME, attach, close, describe_failure
 from ingero.storage.events.lake.identity import writer_identity
 from ingero.storage.events.lake.schema import migrate_lake
+from ingero.storage.events.lake.unheard import commit_as, undo_unheard
 from ingero.storage.events.migrate import supported_version
 from ingero.storage.events.numbering import NUMBER_SHIFT, own_key, stored_from
 from ingero.storage.events.store import (
@@ -61,6 +62,8 @@ class LakeStore(EventStore):
         self._catalogue = Catalogue(address, secrets)
         self._tidied_s = time.monotonic()
         self._others_us = 0
+        self._is_in_doubt = False
+        self._data = address.data
         writing = int(memory_bytes * (1 - _MEMORY_OF_READERS))
         with contextlib.ExitStack() as undo:
             undo.callback(self._catalogue.close)
@@ -78,6 +81,7 @@ class LakeStore(EventStore):
                 )
                 undo.callback(connection.close)
                 migrate_lake(connection)
+                undo_unheard(self._catalogue, connection, self._data)
                 self._catalogue.prepare()  # again: the tables that came since can be read too
             self._readers = attach(
                 address,
@@ -115,7 +119,9 @@ class LakeStore(EventStore):
     def recover(self) -> None:
         """Read again what was committed: an error may have hidden a commit that succeeded."""
         self._catalogue.end_left_over()
+        undo_unheard(self._catalogue, self._connection, self._data)
         self.read_state()
+        self._is_in_doubt = False
 
     def check_works(self) -> None:
         """Load requests that are known to be sound and take them back; raise StoreError.
@@ -213,6 +219,19 @@ class LakeStore(EventStore):
         for connection in (self._readers, self._connection):
             close(connection)
         self._catalogue.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if self._is_in_doubt:
+            self.recover()
+        try:
+            with super()._transaction():
+                self._execute(commit_as(self._catalogue))
+                yield
+                self._catalogue.check_writer()
+        except StoreError:
+            self._is_in_doubt = True
+            raise
 
     def _learn_from_others(self) -> None:
         """Remember the requests that other writers have applied since the last time."""
