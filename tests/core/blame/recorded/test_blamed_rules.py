@@ -212,6 +212,9 @@ def test_a_rank_that_meets_somebody_without_records_is_not_compared() -> None:
     both = np.array([[0, 1]])
     assert _meets_all(lateness([met], comm=both), 0)
     assert not _meets_all(lateness([alone], comm=both), 0)
+    assert _meets_all(lateness([alone], comm=np.array([[0, 0]])), 0), (
+        "a broadcast makes nobody wait"
+    )
     assert not _meets_all(lateness([[[np.nan, 1.0]]], comm=both), 0), "at the first communicator"
     assert _meets_all(lateness([alone], comm=np.array([[0, -1]])), 0), "it meets nobody there"
     assert _meets_all(lateness([alone], comm=both, is_pair=np.array([[False, True]])), 0)

@@ -175,10 +175,13 @@ def test_a_late_host_is_late_again_where_buckets_overlap_compute(
 def test_a_gpu_that_is_a_little_late_at_many_places_is_slow(
     overlaps: bool | None, cause: CauseClass
 ) -> None:
-    """Its host, which waits for it after each step, is later at the first of forty places."""
+    """Its host, which waits for it after each step, is later at the first of forty places.
+
+    The last one is in another group.
+    """
     late, host, idle = (np.zeros((4, 10, 40)) for _ in range(3))
     late[1], late[1, :, 0], host[1, :, 0], idle[:, :, 0] = 1 * MS, 5 * MS, 5 * MS, 9 * MS
-    comm = np.tile(np.repeat([0, 1], 20), (4, 1))
+    comm = np.tile(np.repeat([0, 1], [39, 1]), (4, 1))
     places = PlaceTables(late, host, late, idle, no_pairs(late), comm)
     found = classify_lateness(places, spell(), [0, 2, 3], overlaps=overlaps)
     assert found is not None and found[0] is cause

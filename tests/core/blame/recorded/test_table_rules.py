@@ -197,7 +197,7 @@ def test_where_lateness_is_brought_along(
     comm: list[int], pairs: list[int], earlier: list[list[int]]
 ) -> None:
     tables = lateness(np.zeros((1, 1, 3)), comm=np.array([comm]), is_pair=np.array([pairs]) > 0)
-    assert [np.flatnonzero(row).tolist() for row in _carries(tables, 0, None)] == earlier
+    assert [np.flatnonzero(row).tolist() for row in _carries(tables, 0, False)] == earlier
 
 
 def test_steps_in_which_a_rank_stalls_tell_why() -> None:

@@ -29,6 +29,7 @@ from ingero.core.robust import nan_median
 
 JOINT = 2.0  # times what one rank must cost, where several are late together
 NOTICEABLE = 0.003  # of the step: the least that a replay must save; own times are not exact
+NOTICEABLE_BY_DURATIONS = 0.01  # the same where the scatter of transfers counts as own time, too
 STANDS_OUT = 5.0  # times what other ranks add by chance, for a rank that is charged
 STANDS_OUT_TOO = 2.0  # times that, if it is always the same place at which the rank is late
 ADDS_MORE = 3.0  # times what other ranks add in a replay
@@ -186,7 +187,7 @@ def _by_replay(job: RecordedJob) -> list[Blamed]:
     likely = [spell for spell in likely if not any(_is_victim(job, spell, by) for by in likely)]
     likely = [spell for spell in likely if not _waits_everywhere(job, spell)]
     # What a rank costs at most is replayed call by call later, for which ends must be known.
-    least = NOTICEABLE if job.exact_ends else COSTLY
+    least = NOTICEABLE if job.exact_ends else NOTICEABLE_BY_DURATIONS
     found = []
     for spell, charge_s in charge_by_replay(job, likely):
         if charge_s >= least * job.step_s:
@@ -280,10 +281,12 @@ def _has_host_changed(places: PlaceTables, spell: Spell, place: int) -> bool:
 def _meets_all(places: PlaceTables, worker: int) -> bool:
     """Whether a worker can be compared at all its places.
 
-    Else its delay may have begun where it meets somebody without records.
+    Else its delay may have begun where it meets somebody without records. Members of a communicator
+    that it meets at some places have records; at the others, ranks do not wait for each other.
     """
-    is_met = np.isfinite(places.start_s[worker]).any(axis=0)[: places.comm.shape[1]]
-    return bool((is_met | places.is_pair[worker] | (places.comm[worker] < 0)).all())
+    comm = places.comm[worker]
+    is_met = np.isfinite(places.start_s[worker]).any(axis=0)[: len(comm)]
+    return bool((np.isin(comm, comm[is_met]) | places.is_pair[worker] | (comm < 0)).all())
 
 
 def _swaps(job: RecordedJob, spell: Spell) -> bool:

@@ -79,7 +79,7 @@ def classify_lateness(
     explained = np.where(explains, host_s, 0.0)
     if not isinstance(places, Lateness):
         idle_s = places.idle_s[spell.worker, part][slow]
-        carries = _carries(places, spell.worker, overlaps)
+        carries = _carries(places, spell.worker, bool(overlaps))
         explained = _without_overlap(idle_s, gpu_s, explained, carries)
     own_s = gpu_s - explained
     place = int(np.nanargmax(own_s))
@@ -107,7 +107,7 @@ def _without_overlap(
     return result
 
 
-def _carries(places: PlaceTables, worker: int, overlaps: bool | None) -> NDArray[np.bool_]:
+def _carries(places: PlaceTables, worker: int, overlaps: bool) -> NDArray[np.bool_]:
     """Return as [place, earlier place] whether lateness at the earlier one is brought along.
 
     In a group, the members of one communicator leave a place together. But where collectives run
@@ -115,8 +115,6 @@ def _carries(places: PlaceTables, worker: int, overlaps: bool | None) -> NDArray
     next place. Pairs have other partners.
     """
     comm, is_pair = places.comm[worker], places.is_pair[worker]
-    if overlaps is False:  # all ranks leave all places together
-        return np.zeros((len(comm), len(comm)), bool)
     if overlaps or len(np.unique(comm[comm >= 0])) < 2:
         leave_together = np.zeros((len(comm), len(comm)), bool)
     else:
