@@ -279,18 +279,60 @@ def test_workers_furthest_from_their_pace_are_shown_in_their_order() -> None:
     assert not any("furthest" in label.text for label in few.labels)
 
 
-def test_a_column_for_several_steps_shows_the_value_furthest_from_the_pace() -> None:
+def test_a_column_for_several_steps_shows_their_mean_and_says_so() -> None:
     values = np.ones((3, 2 * MAX_COLUMNS))
     values[0, 4:6] = 0.7, 1.2
     values[1, 4:6] = np.nan, 1.01
     values[2, 4:6] = np.nan
     values[0, 6:8] = 1.4, 0.7
-    cells = _cells(_drawn(values))
+    drawing = _drawn(values)
+    cells = _cells(drawing)
     assert len(cells) == 3 * MAX_COLUMNS
-    assert "rank 0, step 106: 1.40x" in cells
-    assert {"rank 0, step 104: 0.70x", "rank 1, step 104: 1.01x"} <= cells.keys()
-    assert "rank 2, step 104: not recorded" in cells
-    assert "rank 0, step 398: 1.00x" in cells
+    assert "rank 0, steps 106–107: 1.05x" in cells
+    assert {"rank 0, steps 104–105: 0.95x", "rank 1, steps 104–105: 1.01x"} <= cells.keys()
+    assert "rank 2, steps 104–105: not recorded" in cells
+    assert "rank 0, steps 398–399: 1.00x" in cells
+    assert _label(drawing, "step; a column is the mean of 2 steps")
+
+
+def test_stalls_in_few_steps_of_a_column_are_as_dark_as_what_they_cost() -> None:
+    """Every second step takes twice as long: its columns are half as much over the pace."""
+    culprit = replace(_answer(2, 2).culprits[0], excess=1.0, period=2)
+    values = np.ones((20, 2 * MAX_COLUMNS))
+    values[1, ::2] = 2.0
+    cells = _cells(_drawn(values, (culprit,)))
+    assert cells["rank 1, steps 100–101: 1.50x"].fill == DARKEST
+    lasting = _cells(_drawn(values, (replace(culprit, period=None),)))
+    assert lasting["rank 1, steps 100–101: 1.50x"].fill not in (DARKEST, WHITE)
+
+
+def test_a_line_below_a_culprit_shows_when_it_is_slow() -> None:
+    answer = _answer(4, 6)
+    culprit = replace(answer.culprits[0], steps=(102, 104))
+    drawing = draw(replace(answer, culprits=(culprit,)), "job")
+    cells = _cells(drawing)
+    first, last = cells["rank 1, step 102: 1.40x"], cells["rank 1, step 104: 1.40x"]
+    (line,) = [box for box in drawing.boxes if box.fill == NAMED]
+    assert (line.x, line.x + line.width) == (first.x, last.x + 22)
+    assert (line.y, line.height) == (first.y + 24 - 3, 3)
+    pooled = np.ones((2, 4 * MAX_COLUMNS))
+    (line,) = [
+        box
+        for box in _drawn(pooled, (replace(culprit, steps=(109, 121)),)).boxes
+        if box.fill == NAMED
+    ]
+    assert (line.x, line.width) == (24 + 7 * len("rank 0") + 2 * 6, 4 * 6)
+
+
+@pytest.mark.parametrize(
+    ("at_most", "text"),
+    [(False, "◀ +40.0%, costs 11.8%"), (True, "◀ +40.0%, costs at most 11.8%")],
+)
+def test_what_the_job_loses_is_beside_the_row_and_has_room(at_most: bool, text: str) -> None:
+    answer = _answer(4, 40)
+    culprit = replace(answer.culprits[0], loss=0.118, at_most=at_most)
+    drawing = draw(replace(answer, culprits=(culprit,)), "job")
+    assert _label(drawing, text).x + 7 * len(text) <= drawing.width
 
 
 def test_an_answer_without_steps_cannot_be_drawn() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.blame.answer import Answer, Heat
+from ingero.core.blame.answer import Answer, Culprit, Heat
 from ingero.core.blame.drawing import FAINT, Box, Drawing, Label
 from ingero.core.robust import nan_median
 
@@ -17,6 +17,7 @@ UNKNOWN, NAMED = "#d7dade", "#b3210f"
 SLOW = ((255, 247, 236), (253, 187, 132), (227, 74, 51), (127, 0, 0))  # from 1.0 to far slower
 FAST = ((255, 247, 236), (158, 202, 225), (33, 113, 181))
 MIN_SPAN = 0.05  # the colours cover at least this much excess
+LINE = 3  # pixels below the cells of a culprit
 TOP = 74  # pixels above the first row
 
 
@@ -41,13 +42,28 @@ class _Grid:
     def bottom(self) -> float:
         return TOP + len(self.rows) * self.cell_h
 
+    @property
+    def pooled(self) -> int:
+        """How many steps most columns stand for."""
+        return round(len(self.heat.columns) / len(self.starts))
+
+    def steps_text(self, column: int) -> str:
+        """Return which steps a column shows."""
+        numbers, begin = self.heat.columns, self.starts[column]
+        end = self.starts[column + 1] if column + 1 < len(self.starts) else len(numbers)
+        if end - begin < 2:
+            return f"step {numbers[begin]}"
+        return f"steps {numbers[begin]}–{numbers[end - 1]}"
+
 
 def draw(answer: Answer, title: str) -> Drawing:
     """Draw the heat map of an answer; raise ValueError when the answer has no steps."""
     if answer.heat is None or not answer.heat.values.size:
         raise ValueError("this answer has no steps to draw")
     grid = _layout(answer, answer.heat)
-    cells, row_labels = _rows(grid, _named_rows(answer, answer.heat))
+    named = _named_rows(answer, answer.heat)
+    cells, row_labels = _rows(grid, named)
+    cells += _spells(grid, answer)
     legend, legend_labels = _legend(grid.left, grid.bottom + 52, grid.span)
     labels = [
         Label(20, 28, title, 17, bold=True),
@@ -56,7 +72,8 @@ def draw(answer: Answer, title: str) -> Drawing:
         *_axis(grid),
         *legend_labels,
     ]
-    width = int(max(grid.right + 170, grid.left + 420))
+    beside = max(170, *(24 + 7 * len(text) for text in named.values())) if named else 170
+    width = int(max(grid.right + beside, grid.left + 420))
     return Drawing(width, int(grid.bottom + 100), tuple(cells + legend), tuple(labels))
 
 
@@ -64,6 +81,8 @@ def _layout(answer: Answer, heat: Heat) -> _Grid:
     rows = _shown_rows(heat)
     values, starts = _shown_columns(heat.values)
     excess = float(np.nanquantile(values, 0.995)) - 1.0
+    is_pooled = values.shape[1] < heat.values.shape[1]
+    lasting = [c.excess or 0.0 for c in answer.culprits[:1] if not (is_pooled and c.period)]
     return _Grid(
         heat,
         rows,
@@ -72,7 +91,7 @@ def _layout(answer: Answer, heat: Heat) -> _Grid:
         left=24 + 7 * max(len(heat.rows[r]) for r in rows),
         cell_w=max(4, min(22, 900 // max(1, values.shape[1]))),
         cell_h=max(10, min(24, 620 // max(1, len(rows)))),
-        span=max(MIN_SPAN, excess, *(c.excess or 0.0 for c in answer.culprits[:1])),
+        span=max(MIN_SPAN, excess, *lasting),
     )
 
 
@@ -84,7 +103,7 @@ def _rows(grid: _Grid, named: dict[int, str]) -> tuple[list[Box], list[Label]]:
         base = top + grid.cell_h * 0.72
         labels.append(Label(grid.left - 8, base, heat.rows[row], 11, "end", bold=row in named))
         for x, value in enumerate(grid.values[row]):
-            hint = f"{heat.rows[row]}, step {heat.columns[grid.starts[x]]}: {_times(value)}"
+            hint = f"{heat.rows[row]}, {grid.steps_text(x)}: {_times(value)}"
             fill = _colour(value, grid.span)
             at = grid.left + x * grid.cell_w
             boxes.append(Box(at, top, grid.cell_w - 0.5, grid.cell_h - 1, fill, hint))
@@ -94,13 +113,29 @@ def _rows(grid: _Grid, named: dict[int, str]) -> tuple[list[Box], list[Label]]:
     return boxes, labels
 
 
+def _spells(grid: _Grid, answer: Answer) -> list[Box]:
+    """Return a line below the cells of each culprit, from its first slow step to its last."""
+    lines = []
+    for culprit in answer.culprits:
+        row = _row_of(culprit, grid.heat)
+        if culprit.steps is None or row not in grid.rows:
+            continue
+        numbers = np.array(grid.heat.columns)[grid.starts]
+        begin, end = (int(np.searchsorted(numbers, at, "right")) for at in culprit.steps)
+        x = grid.left + max(begin - 1, 0) * grid.cell_w
+        y = TOP + (grid.rows.index(row) + 1) * grid.cell_h - LINE
+        lines.append(Box(x, y, grid.left + end * grid.cell_w - x, LINE, NAMED))
+    return lines
+
+
 def _axis(grid: _Grid) -> list[Label]:
     """Return step numbers, and a note where not all workers are shown."""
     heat, labels = grid.heat, []
     for x in range(0, grid.values.shape[1], max(1, math.ceil(60 / grid.cell_w))):
         step, centre = str(heat.columns[grid.starts[x]]), grid.left + (x + 0.5) * grid.cell_w
         labels.append(Label(centre, grid.bottom + 15, step, 10, "middle", FAINT))
-    labels.append(Label(grid.left, grid.bottom + 34, "step", 11, fill=FAINT))
+    pooled = f"; a column is the mean of {grid.pooled} steps" if grid.pooled > 1 else ""
+    labels.append(Label(grid.left, grid.bottom + 34, f"step{pooled}", 11, fill=FAINT))
     if len(grid.rows) < len(heat.rows):
         note = f"the {len(grid.rows)} of {len(heat.rows)} workers furthest from their pace"
         labels.append(Label(grid.left, TOP - 6, note, 11, fill=FAINT))
@@ -127,12 +162,22 @@ def _named_rows(answer: Answer, heat: Heat) -> dict[int, str]:
     """Return the rows of culprits, with what is written beside each."""
     named = {}
     for culprit in answer.culprits:
+        row = _row_of(culprit, heat)
+        if row is None:
+            continue
         often = f" every {culprit.period} steps" if culprit.period else ""
         text = str(culprit.cause) if culprit.excess is None else f"{culprit.excess:+.1%}{often}"
-        for i, row in enumerate(heat.rows):
-            if row == culprit.worker or row.startswith(f"{culprit.worker} "):
-                named[i] = text
+        if culprit.loss is not None:
+            text += f", costs {'at most ' if culprit.at_most else ''}{culprit.loss:.1%}"
+        named[row] = text
     return named
+
+
+def _row_of(culprit: Culprit, heat: Heat) -> int | None:
+    """Return the row of a culprit; a worker of a stage has its rank behind its name."""
+    name = culprit.worker
+    found = (i for i, row in enumerate(heat.rows) if row == name or row.startswith(f"{name} "))
+    return next(found, None)
 
 
 def _shown_rows(heat: Heat) -> list[int]:
@@ -148,7 +193,7 @@ def _shown_rows(heat: Heat) -> list[int]:
 def _shown_columns(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[int]]:
     """Return at most MAX_COLUMNS columns, and where each begins.
 
-    A column that stands for several shows the value furthest from 1.0.
+    A column that stands for several shows their mean: what the job pays, however it is spread.
     """
     if values.shape[1] <= MAX_COLUMNS:
         return values, list(range(values.shape[1]))
@@ -156,8 +201,9 @@ def _shown_columns(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], li
     pooled = np.full((len(values), MAX_COLUMNS), np.nan)
     for x, (begin, stop) in enumerate(itertools.pairwise(starts)):
         part = values[:, begin:stop]
-        far = np.nan_to_num(np.abs(part - 1.0), nan=-1.0).argmax(axis=1)
-        pooled[:, x] = part[np.arange(len(values)), far]
+        known = np.isfinite(part).sum(axis=1)
+        total = np.nansum(part, axis=1)
+        pooled[known > 0, x] = total[known > 0] / known[known > 0]
     return pooled, starts[:-1].tolist()
 
 
