@@ -18,6 +18,8 @@ async def test_a_clock_of_the_log_that_jumps_ahead_makes_no_node_silent() -> Non
     await world.seconds(5)  # nobody pushes meanwhile
     counts = world.services["a"].processor.clusters["train"].counts
     assert (counts["active"], counts["silent"]) == (NODES, 0)
+    roster = world.services["a"].processor.clusters["train"].roster
+    assert roster.pushes[roster.rows["n0"]] == 2 * 40  # a score and own times each second
     assert await run_job(world, 30, slow=False) == []
     assert len(world.digests()) == 1
 

@@ -35,6 +35,7 @@ class _Told:
             ("shared_row", np.int64, -1),
             ("check", np.uint32, 0),
             ("described_s", np.float64, -np.inf),
+            ("again", np.bool_, False),
         ):
             column = np.full(capacity, empty, dtype=kind)
             old = getattr(self, name, column[:0])
@@ -46,6 +47,7 @@ class _Told:
     shared_row: NDArray[np.int64]
     check: NDArray[np.uint32]
     described_s: NDArray[np.float64]
+    again: NDArray[np.bool_]  # the log is told about this row, whether or not it is new
 
     def follow(self, roster: Roster) -> None:
         """Keep as many rows as the roster, and forget what was told about nodes that are gone."""
@@ -58,6 +60,7 @@ class _Told:
         self.check[gone] = 0
         self.described_s[gone] = -np.inf
         self.shared_row[gone] = -1
+        self.again[gone] = False
 
 
 class Intake(FleetProcessor):
@@ -109,14 +112,14 @@ class Intake(FleetProcessor):
             told = self._told.setdefault(name, _Told())
             told.follow(cluster.roster)
             alive = cluster.roster.seen_s >= now_s - self.policy.ttl_s
-            told.pushes[alive] = -1
+            told.again[alive] = True
 
     def changes(self, now_s: float) -> Iterator[tuple[str, bytes, tuple[Named, ...]]]:
         """Return what is new since the last call: cluster, packed rows, and whole reports."""
         for name, cluster in self.clusters.items():
             told = self._told.setdefault(name, _Told())
             told.follow(cluster.roster)
-            rows = np.nonzero(cluster.roster.pushes != told.pushes)[0]
+            rows = np.nonzero((cluster.roster.pushes != told.pushes) | told.again)[0]
             if len(rows):
                 yield (name, *self._cluster_changes(cluster, told, rows, now_s))
 
@@ -124,9 +127,10 @@ class Intake(FleetProcessor):
         self, cluster: Cluster, told: _Told, rows: NDArray[np.intp], now_s: float
     ) -> tuple[bytes, tuple[Named, ...]]:
         roster, checks = cluster.roster, self._shared.checks_of(cluster.name)
-        delta = np.clip(roster.pushes[rows] - np.maximum(told.pushes[rows], 0), 0, MAX_PUSHES)
+        delta = np.clip(roster.pushes[rows] - told.pushes[rows], 0, MAX_PUSHES)
         age_ms = np.clip((now_s - roster.seen_s[rows]) * 1e3, 0, MAX_AGE_MS).astype(np.int64)
         told.pushes[rows] = roster.pushes[rows]
+        told.again[rows] = False
         straggling = ~np.isnan(roster.straggling_s[rows])
         known = _known(told, rows, checks)
         is_due = now_s - told.described_s[rows] >= DESCRIBED_EVERY_S
