@@ -15,6 +15,7 @@ from ingero.core.verdict.baseline import YOUNG, forget_start, relearn
 from ingero.core.verdict.channels.advance import _learn as learn_advances
 from ingero.core.verdict.channels.advance import close_advances
 from ingero.core.verdict.channels.stall import update_stalls
+from ingero.core.verdict.channels.step import STEP_LIMIT
 from ingero.core.verdict.job_steps import BLOCK
 from ingero.core.verdict.loss import change_of_step
 from ingero.core.verdict.members import Member, MemberRegistry
@@ -177,7 +178,7 @@ def compiled_first(samples: int) -> MemberRegistry:
     rows.state[0] = 0
     rows.baseline_samples[:8], rows.samples[:8] = 60, samples
     rows.raw_bias[0], rows.latest[:8] = 0.2, 0.0
-    rows.scale[:8] = 0.003
+    rows.scale[:8] = rows.own_scale[:8] = 0.003
     return registry
 
 
@@ -192,6 +193,21 @@ def test_what_was_learned_of_a_slow_start_is_learned_again_in_the_first_half_hou
     relearn(registry.rows, registry.cohorts, np.arange(8))
     assert (registry.rows.baseline_samples[0] == 0) == is_again
     assert registry.rows.baseline_samples[1] == 60
+
+
+@pytest.mark.parametrize(("spread", "is_again"), [(0.2, True), (0.45, False)])
+def test_chance_lets_no_member_start_over(spread: float, is_again: bool) -> None:
+    registry = compiled_first(120)
+    registry.rows.own_scale[:8] = spread  # a bias of 0.2 is beyond three of its errors, or not
+    relearn(registry.rows, registry.cohorts, np.arange(8))
+    assert (registry.rows.baseline_samples[0] == 0) == is_again
+
+
+def test_nobody_starts_over_while_somebody_slows_the_job_down() -> None:
+    registry = compiled_first(120)
+    registry.cohorts.step_cusum[registry.rows.cohort[0]] = STEP_LIMIT + 0.1
+    relearn(registry.rows, registry.cohorts, np.arange(8))
+    assert registry.rows.baseline_samples[0] == 60
 
 
 def test_two_calm_windows_in_a_row_let_a_cohort_start_over() -> None:

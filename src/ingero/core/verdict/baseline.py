@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ingero.core.robust import MAD_TO_SIGMA, Column, Index
 from ingero.core.scale import autocorrelation, qn, thinned
+from ingero.core.verdict.channels.step import is_job_slower
 from ingero.core.verdict.policy import (
     BIAS_CAP,
     CLIP,
@@ -17,6 +18,7 @@ from ingero.core.verdict.policy import (
     VerdictPolicy,
     decision_limit,
     drift_allowance,
+    inflation_of,
     samples_between_alarms,
 )
 from ingero.core.verdict.table import (
@@ -31,6 +33,9 @@ from ingero.core.verdict.twins import find_twins
 
 YOUNG = 1800  # samples in which restless first minutes are learned again
 CALMER = 0.6  # of the learned scale: chance alone does not make a window of sixty so calm
+# Standard errors by which a member must have become faster to start over: where samples scatter,
+# chance alone makes many biases larger than BIAS_CAP.
+CERTAIN = 3.0
 MIN_HISTORY = 20  # samples: fewer do not show how much a member varies
 REFINED = 8  # times the first history: what a baseline shows then is more than a slow start
 PER_TICK = 512  # baselines computed in one tick; the others wait for the next
@@ -76,13 +81,16 @@ def relearn(rows: MemberRows, cohorts: CohortRows, members: Index) -> None:
     calm spell says little about the job.
     """
     young = members[(rows.samples[members] % RECENT_HISTORY == 0) & (rows.samples[members] < YOUNG)]
-    young = young[rows.baseline_samples[young] > 0][: 8 * PER_TICK]
+    young = young[rows.baseline_samples[young] > 0]
+    # While somebody is slow, the others wait, and own times of all are unlike before.
+    young = young[~is_job_slower(cohorts)[rows.cohort[young]]][: 8 * PER_TICK]
     if not len(young):
         return
     latest = rows.latest[young].astype(np.float64)
     middle = np.nanmedian(latest, axis=1)
     spread = MAD_TO_SIGMA * np.nanmedian(np.abs(latest - middle[:, None]), axis=1)
     is_over = (rows.raw_bias[young] > BIAS_CAP) & (middle < 0.5 * rows.raw_bias[young])
+    is_over &= rows.raw_bias[young] - middle > CERTAIN * _bias_error(rows, young)
     again = young[(is_over & (rows.state[young] == HEALTHY)) | _is_stuck(rows, young, spread)]
     for cohort in np.unique(rows.cohort[young]).tolist():
         mine = rows.cohort[young] == cohort
@@ -95,6 +103,13 @@ def relearn(rows: MemberRows, cohorts: CohortRows, members: Index) -> None:
             cohorts.baseline_level[cohort] = np.nan
             again = np.union1d(again, everyone)
     _start_over(rows, again)
+
+
+def _bias_error(rows: MemberRows, members: Index) -> Column:
+    """Return the standard error of the difference between a bias and the mean of a window."""
+    related = float(np.clip(np.median(rows.correlation[members]), 0.0, MAX_CORRELATION))
+    shares = 1 / np.maximum(rows.baseline_samples[members], 1) + 1 / RECENT_HISTORY
+    return np.asarray(inflation_of(related) * rows.own_scale[members] * np.sqrt(shares))
 
 
 def _is_stuck(rows: MemberRows, members: Index, spread: Column) -> NDArray[np.bool_]:
