@@ -32,7 +32,7 @@ def late(
     for column, before, more in zip(columns, usual, (start, enqueue, near, far), strict=True):
         column[0, :steps] = before * MS
         column[0, steps - slow : steps] = (before + more) * MS
-    rows.usual_late_s[0], rows.late_noise_s[0] = np.array(usual) * MS, noise * MS
+    rows.usual_late_s[0, :4], rows.late_noise_s[0] = np.array(usual) * MS, noise * MS
     rows.baseline_queue_s[0], rows.queue_s[0, :steps] = queue[0] * MS, queue[1] * MS
     rows.queue_noise_s[0] = queue_noise * MS
     rows.idle_s[PEERS], rows.idle_s[0] = MS, (1.0 + idle * start) * MS

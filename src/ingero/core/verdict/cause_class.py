@@ -109,7 +109,8 @@ def _measure_lateness(rows: MemberRows, index: int) -> _Lateness | None:
     count = int(rows.late_frames[index])
     places = np.arange(max(count - FRAMES, 0), count) % FRAMES
     kept = (rows.start_late_s, rows.enqueue_late_s, rows.near_late_s, rows.far_late_s)
-    late = np.stack([column[index, places] for column in kept]) - rows.usual_late_s[index][:, None]
+    before_s = rows.usual_late_s[index, : len(kept), None]
+    late = np.stack([column[index, places] for column in kept]) - before_s
     known = np.flatnonzero(np.isfinite(late).all(axis=0))
     if len(known) < ALARM_FRAMES:
         return None
@@ -126,7 +127,7 @@ def _measure_lateness(rows: MemberRows, index: int) -> _Lateness | None:
         enqueue,
         near,
         far,
-        noise=NOISES * rows.late_noise_s[index] / np.sqrt(len(awaited)),
+        noise=NOISES * rows.late_noise_s[index, : len(kept)] / np.sqrt(len(awaited)),
         is_ahead=usual_s > start and now_s > STILL_AHEAD * usual_s,
         is_deep=bool(usual_s > DEEP * start and rows.queue_noise_s[index] > WANDERS * usual_s),
         is_fed=bool(np.median(queue_s[awaited]) > rows.span_s[index]),

@@ -79,7 +79,7 @@ def decide(
     confirmed = suspect & is_over & has_effect & _keeps_peers_waiting(rows)
     confirmed &= ~_only_passes_on(registry, confirmed)
     dropped = suspect & ~confirmed & ~holds
-    recovering = (before == STRAGGLER) & _is_calm_for_long(rows, effect, policy)
+    recovering = (before == STRAGGLER) & _is_calm_for_long(rows, effect, policy) & ~behind
     relapsed = (before == RECOVERING) & holds & has_effect
     is_quiet = rows.quiet_samples[:size] >= QUIET_SAMPLES
     recovered = (before == RECOVERING) & ~relapsed & is_quiet & ~holds

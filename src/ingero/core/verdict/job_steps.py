@@ -37,6 +37,7 @@ QUICK = 0.25  # quantile of the steps of a sample: a step without a stall
 # Quick steps are compared where they vary so much less than means do, as rare steps that are far
 # longer make these, and where means are not further above them: then steps are of several kinds.
 STEADIER, NEAR_MEAN = 0.8, 1.1
+HOLDS = 0.3  # of the decision limit: below it the channel of own times says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,13 @@ def rose_at(rows: MemberRows, cohorts: CohortRows, index: int) -> int:
     """Return the sample of steps at which the channel of a member's episode began to rise.
 
     Noise may have raised that of own times before: then the member is slow since the sample from
-    which on its excess is above half of what it is now.
+    which on its excess is above half of what it is now. Where own times hardly raise it, the steps
+    of the job showed that somebody is slow, and began to.
     """
+    cohort = int(rows.cohort[index])
+    hardly = rows.channel[index] == FAST and rows.cusum[index] < HOLDS * rows.limit[index]
+    if hardly and cohorts.step_cusum[cohort] > 0:
+        return int(cohorts.step_samples[cohort]) - slower_for(cohorts, cohort)
     columns = {STALL: rows.stall_rose_at, ADVANCE: rows.advance_rose_at}
     rose = int(columns.get(int(rows.channel[index]), rows.rose_at)[index])
     length = int(cohorts.step_samples[rows.cohort[index]]) - rose
@@ -169,6 +175,26 @@ def rose_at(rows: MemberRows, cohorts: CohortRows, index: int) -> int:
     above = excess - np.median(excess[-RECENT:]) / 2
     since_each = np.cumsum(above[::-1])[::-1]
     return rose + int(since_each.argmax())
+
+
+def without_own(cohorts: CohortRows, chosen: Index, at: Index) -> Column:
+    """Return log steps less what longer own times of all members explain of them."""
+    level = cohorts.step_level[chosen, at].astype(np.float64) - cohorts.step_usual_level[chosen]
+    explained = cohorts.step_slope[chosen] * np.nan_to_num(level)
+    return np.asarray(cohorts.step_log[chosen, at].astype(np.float64) - explained, np.float64)
+
+
+def slower_for(cohorts: CohortRows, cohort: int) -> int:
+    """Return since how many samples steps are longer, by at least half of what they are now.
+
+    Noise may have raised their channel before.
+    """
+    count = int(cohorts.step_samples[cohort])
+    longest = min(count - int(cohorts.step_rose_at[cohort]), STEP_SAMPLES, count)
+    places = (count - 1 - np.arange(max(longest, 1))) % STEP_SAMPLES
+    own = without_own(cohorts, np.full(len(places), cohort), places)
+    away = own - cohorts.step_base[cohort]
+    return int(np.cumsum(away - np.median(away[:RECENT]) / 2).argmax()) + 1
 
 
 def mark_restless(cohorts: CohortRows, cohort: int, samples: int) -> None:

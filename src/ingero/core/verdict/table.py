@@ -99,13 +99,16 @@ class MemberRows(Rows):
     advance_recent = floats(_UNKNOWN, width=RECENT)
     # How late the GPU started, and the host enqueued, where the job waited most.
     late_frames = integers()
+    late_at = integers(width=FRAMES)  # samples of its cohort's steps by then
     start_late_s = floats(_UNKNOWN, width=FRAMES)
     enqueue_late_s = floats(_UNKNOWN, width=FRAMES)
     near_late_s = floats(_UNKNOWN, width=FRAMES)  # enqueue lateness where the host is least ahead
     far_late_s = floats(_UNKNOWN, width=FRAMES)  # the same where it is most ahead
-    # The same while it was healthy: start, enqueue, near and far; and its mean distance from that.
-    usual_late_s = floats(_UNKNOWN, width=4)
-    late_noise_s = floats(width=4)
+    alone_s = floats(_UNKNOWN, width=FRAMES)  # how long the job waited for this member alone
+    mean_late_s = floats(_UNKNOWN, width=FRAMES)  # over the collectives that end for all together
+    # The same while it was healthy, in this order, and its mean distance from that.
+    usual_late_s = floats(_UNKNOWN, width=6)
+    late_noise_s = floats(width=6)
     queue_s = floats(_UNKNOWN, width=FRAMES)  # from enqueue to start of its collectives
     baseline_queue_s = floats(_UNKNOWN)  # the same while it was healthy
     queue_noise_s = floats()  # mean distance from it

@@ -13,14 +13,17 @@ from ingero.core.durations import readable_seconds
 from ingero.core.verdict.cause_class import class_of
 from ingero.core.verdict.channels.advance import advance_effect
 from ingero.core.verdict.channels.fast import margin_of_error
+from ingero.core.verdict.channels.lateness import ENOUGH, clearest_lateness
 from ingero.core.verdict.channels.stall import stall_period
-from ingero.core.verdict.job_steps import CalmSteps
+from ingero.core.verdict.channels.step import slow_since
+from ingero.core.verdict.job_steps import CalmSteps, rose_at
 from ingero.core.verdict.loss import Loss, measure_loss
 from ingero.core.verdict.members import Member, MemberRegistry
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.table import (
     ADVANCE,
     CHRONIC,
+    FAST,
     FEW,
     STALL,
     STRAGGLER,
@@ -72,13 +75,13 @@ def describe_member(
     period = stall_period(rows, index) if rows.channel[index] == STALL else None
     error = float(margin_of_error(rows, np.array([index]))[0])
     excess = _excess(rows, index)
-    was_late = None if before is None else before.state is VerdictState.LATE
+    late = None if before is None else before.state is VerdictState.LATE
     loss = measure_loss(
-        registry, index, peers, calm, policy, excess=excess, period=period, was_late=was_late
+        registry, index, peers, calm, policy, excess=excess, period=period, was_late=late
     )
     reference = _reference(registry, index, len(peers))
     evidence = _evidence(rows, index, f"{excess:+.1%} ±{error:.1%}", reference, period)
-    source = MEASURED_BY.get(member.source, member.source)
+    source, (later_s, error_s) = _source_said(member.source), _lateness(registry, index)
     verdict = Verdict(
         episode=episode_id(member, float(rows.since_s[index])),
         state=VerdictState.NOT_SURE,
@@ -91,8 +94,8 @@ def describe_member(
         since=round(float(rows.since_s[index]), 3),
         period=period,
         peers=len(peers),
-        confidence=_confidence(excess, error),
-        evidence=_join(_steps_said(loss), evidence, f"({source})" if source else ""),
+        confidence=max(_confidence(excess, error), _confidence(later_s, 2 * error_s)),
+        evidence=_join(_steps_said(loss), _later_said(later_s), evidence, source),
     )
     verdict = msgspec.structs.replace(verdict, next_step=NEXT_STEP[verdict.cause_class])
     # Own times of two are no comparison, but which of them the other one waits for is.
@@ -102,8 +105,22 @@ def describe_member(
     doubt = _doubt(registry, index)
     if not doubt:
         return verdict
-    evidence = f"{verdict.evidence}; {doubt}"
-    return msgspec.structs.replace(verdict, state=VerdictState.NOT_SURE, evidence=evidence)
+    said = f"{verdict.evidence}; {doubt}"
+    return msgspec.structs.replace(verdict, state=VerdictState.NOT_SURE, evidence=said)
+
+
+def _lateness(registry: MemberRegistry, index: int) -> tuple[float, float]:
+    """Return by how many seconds a member comes later since it is slow, and the error of that.
+
+    Both are 0 where its own time is over its limit, or where it is not later for certain.
+    """
+    rows, cohorts = registry.rows, registry.cohorts
+    is_over = rows.cusum[index] > rows.limit[index]
+    if rows.channel[index] != FAST or is_over:
+        return 0.0, 0.0
+    since = slow_since(cohorts, int(rows.cohort[index]), rose_at(rows, cohorts, index))
+    later_s, error_s = clearest_lateness(rows, index, since)
+    return (later_s, error_s) if later_s > ENOUGH * error_s else (0.0, 0.0)
 
 
 def _doubt(registry: MemberRegistry, index: int) -> str:
@@ -168,6 +185,14 @@ def _steps_said(loss: Loss) -> str:
     if loss.at_most:
         return f"steps take {now}, calm ones {before}, which vary too much to compare;"
     return f"steps take {now} instead of {before};"
+
+
+def _later_said(later_s: float) -> str:
+    return f"comes {readable_seconds(later_s)} later than usual;" if later_s > 0 else ""
+
+
+def _source_said(source: str) -> str:
+    return f"({MEASURED_BY.get(source, source)})" if source else ""
 
 
 def _join(*parts: str) -> str:

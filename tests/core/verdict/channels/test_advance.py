@@ -146,7 +146,7 @@ def usual_of(late_s: float, steps: int = 100, noise_s: float = 0.1) -> tuple[Flo
     """Return what is usual after one more step, for a host that was 1 s late, give or take."""
     rows, cohorts = member_table()
     rows.late_frames[0], rows.usual_late_s[0], rows.late_noise_s[0] = steps, 1.0, noise_s
-    advance._follow_usual(rows, cohorts, np.array([0]), np.full((1, 4), late_s))
+    advance._follow_usual(rows, cohorts, np.array([0]), np.full((1, 6), late_s))
     return rows.usual_late_s[0], rows.late_noise_s[0]
 
 
@@ -162,17 +162,17 @@ def test_one_late_step_says_little_about_what_is_usual(
     late_s: float, steps: int, usual_s: float
 ) -> None:
     usual, noise = usual_of(late_s, steps)
-    assert usual == pytest.approx([usual_s] * 4)
+    assert usual == pytest.approx([usual_s] * 6)
     moved_s = abs(usual_s - 1.0) * min(steps, 50)
-    assert noise == pytest.approx([0.1 + (moved_s - 0.1) / min(steps, 50)] * 4)
+    assert noise == pytest.approx([0.1 + (moved_s - 0.1) / min(steps, 50)] * 6)
 
 
 def test_the_first_step_is_what_is_usual_and_unknown_ones_are_left_out() -> None:
     rows, cohorts = member_table()
     rows.late_frames[:2] = 1
-    late_s = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, np.nan, 3.0, 4.0]])
+    late_s = np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, np.nan, 3.0, 4.0, 5.0, 6.0]])
     advance._follow_usual(rows, cohorts, np.array([0, 1]), late_s)
-    assert rows.usual_late_s[0].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert rows.usual_late_s[0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert np.isnan(rows.usual_late_s[1]).all()
 
 
@@ -184,7 +184,7 @@ def test_nothing_is_usual_while_somebody_seems_to_be_slow(slow: str) -> None:
     where[1 if slow == "step_cusum" else 0] = 3.1 if "cusum" in slow else SUSPECT
     members = np.array([0, 1])
     advance._follow_queue(rows, cohorts, members, np.array([5.0, np.nan]))
-    advance._follow_usual(rows, cohorts, members, np.ones((2, 4)))
+    advance._follow_usual(rows, cohorts, members, np.ones((2, 6)))
     assert np.isnan(rows.usual_late_s[0]).all()
     assert np.isnan(rows.baseline_queue_s[:2]).all(), "or where it is not known"
 

@@ -39,6 +39,7 @@ UPPER, UPPER_SCALES = 0.9, 1.2816  # a quantile, and how many scales above the m
 FAR = 3.0  # scales: a larger advance is not learned as usual
 WIDER = 1.5  # the scale of a member is at most this many times the cohort's
 MAX_SHIFT = 0.01  # of a step
+ALWAYS = 5  # kinds of lateness that are known wherever one of them is
 QUEUE_STEPS = 50  # steps sent whole, over which the time in the queue is averaged
 FEW_STEPS, OUTLIER = 10, 4.0  # after so many, one step moves what is usual by so many noises
 EXPLAINED = 0.3  # of the advance: own time must have grown by this part of it
@@ -53,11 +54,18 @@ def keep_advances(rows: MemberRows, cohorts: CohortRows, batch: SampleBatch) -> 
     rows.advance_sum[members] += batch.advance_s[known] / batch.span_s[known]
     rows.advance_count[members] += 1
     place = rows.late_frames[members] % FRAMES
-    late = (batch.start_late_s, batch.enqueue_late_s, batch.near_late_s, batch.far_late_s)
-    kept = (rows.start_late_s, rows.enqueue_late_s, rows.near_late_s, rows.far_late_s)
+    late = (
+        *(batch.start_late_s, batch.enqueue_late_s, batch.near_late_s, batch.far_late_s),
+        *(batch.advance_s, batch.lateness_s),
+    )
+    kept = (
+        *(rows.start_late_s, rows.enqueue_late_s, rows.near_late_s, rows.far_late_s),
+        *(rows.alone_s, rows.mean_late_s),
+    )
     for column, values in zip(kept, late, strict=True):
         column[members, place] = values[known]
     rows.queue_s[members, place] = batch.queue_s[known]
+    rows.late_at[members, place] = cohorts.step_samples[rows.cohort[members]]
     rows.late_frames[members] += 1
     _follow_usual(rows, cohorts, members, np.stack([each[known] for each in late]).T)
     _follow_queue(rows, cohorts, members, batch.queue_s[known])
@@ -76,7 +84,7 @@ def _follow_usual(
     rows: MemberRows, cohorts: CohortRows, members: Index, late_s: NDArray[np.float64]
 ) -> None:
     """Learn how late members usually are: hosts differ. `late_s` is [member, kind of lateness]."""
-    calm = _is_usual(rows, cohorts, members) & np.isfinite(late_s).all(axis=1)
+    calm = _is_usual(rows, cohorts, members) & np.isfinite(late_s[:, :ALWAYS]).all(axis=1)
     chosen, late_s = members[calm], late_s[calm]
     before = rows.usual_late_s[chosen]
     smooth = (1 / np.clip(rows.late_frames[chosen], 1, QUEUE_STEPS))[:, None]

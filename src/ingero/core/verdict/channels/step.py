@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ingero.core.robust import Column, Index
 from ingero.core.verdict.channels.advance import advance_effect
 from ingero.core.verdict.channels.fast import CAP, MISSES, STEADY
-from ingero.core.verdict.job_steps import MIN_CALM, find_calm
+from ingero.core.verdict.channels.lateness import find_late_member
+from ingero.core.verdict.job_steps import MIN_CALM, find_calm, slower_for, without_own
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.policy import CLIP, VerdictPolicy, inflation_of
 from ingero.core.verdict.table import (
@@ -47,7 +48,7 @@ def update_steps(cohorts: CohortRows, chosen: Index, at: Index) -> None:
     if not known.any():
         return
     chosen, at = chosen[known], at[known]
-    away = _without_own(cohorts, chosen, at) - cohorts.step_base[chosen]
+    away = without_own(cohorts, chosen, at) - cohorts.step_base[chosen]
     noise = cohorts.step_noise[chosen]
     before = cohorts.step_cusum[chosen]
     z = np.clip(away / noise, -CLIP, CLIP)
@@ -56,13 +57,6 @@ def update_steps(cohorts: CohortRows, chosen: Index, at: Index) -> None:
     cohorts.step_rose_at[chosen[calm]] = cohorts.step_samples[chosen[calm]] + 1
     calm &= ~cohorts.is_restless[chosen]
     cohorts.step_base[chosen[calm]] += FOLLOW * np.clip(away, -2 * noise, 2 * noise)[calm]
-
-
-def _without_own(cohorts: CohortRows, chosen: Index, at: Index) -> Column:
-    """Return log steps less what longer own times of all members explain of them."""
-    level = cohorts.step_level[chosen, at].astype(np.float64) - cohorts.step_usual_level[chosen]
-    explained = cohorts.step_slope[chosen] * np.nan_to_num(level)
-    return np.asarray(cohorts.step_log[chosen, at].astype(np.float64) - explained, np.float64)
 
 
 def learn_steps(cohorts: CohortRows) -> None:
@@ -123,16 +117,26 @@ def find_behind(registry: MemberRegistry, judged: Mask, policy: VerdictPolicy) -
     if not slower.any():
         return found
     for job in np.unique(cohorts.job[: cohorts.size][slower]).tolist():
-        members = np.flatnonzero(judged & (rows.job[: rows.size] == job))
+        everyone = np.flatnonzero(rows.job[: rows.size] == job)
         lead = np.flatnonzero(slower & (cohorts.job[: cohorts.size] == job))
-        lengths = cohorts.step_samples[lead] - cohorts.step_rose_at[lead]
-        longest, slowest = int(lengths.max()), int(lead[lengths.argmax()])
+        grown_for = cohorts.step_samples[lead] - cohorts.step_rose_at[lead]
+        longest, slowest = int(grown_for.max()), int(lead[grown_for.argmax()])
         # Steps may have grown before, for another reason.
-        for length in sorted({longest, min(longest, LAST_SAMPLES)}):
-            best = _behind(registry, members, length, slowest, policy)
+        lengths = {longest, min(longest, LAST_SAMPLES), slower_for(cohorts, slowest)}
+        for length in sorted(each for each in lengths if each >= MIN_SAMPLES):
+            best = find_late_member(registry, everyone, length, _grown_s(cohorts, slowest))
+            if best is None:
+                best = _behind(registry, everyone[judged[everyone]], length, slowest, policy)
             if best is not None:
-                found[best] = True
+                found[best] = judged[best]
+                break
     return found
+
+
+def _grown_s(cohorts: CohortRows, cohort: int) -> float:
+    """Return by how many seconds the last steps are longer than usual ones."""
+    usual_s = float(np.exp(cohorts.step_base[cohort]))
+    return usual_s * float(np.expm1(growth_of_steps(cohorts, cohort)))
 
 
 def _standard_error(rows: MemberRows, members: Index, length: int) -> float:
@@ -167,7 +171,7 @@ def _behind(
     rows, cohorts = registry.rows, registry.cohorts
     length = min(length, RECENT_HISTORY)
     members = members[rows.samples[members] >= length]
-    if length < MIN_SAMPLES or len(members) < 2:
+    if len(members) < 2:
         return None
     places = (rows.samples[members][:, None] - 1 - np.arange(length)) % RECENT_HISTORY
     excess = rows.latest[members[:, None], places] - rows.bias[members][:, None]
