@@ -51,6 +51,14 @@ def test_a_host_that_is_usually_late_by_as_much_is_no_reason() -> None:
     assert _class_by_lateness(rows, 0, PEERS, LOSS) is HOST
 
 
+@pytest.mark.parametrize(("queue", "cause"), [(100.0, COMPUTE), (60.0, HOST)])
+def test_a_host_a_step_ahead_is_a_reason_only_if_it_loses_its_lead(
+    queue: float, cause: CauseClass
+) -> None:
+    rows = late(4.0, 40.0, 40.0, 40.0, queue=(100.0, queue))
+    assert _class_by_lateness(rows, 0, PEERS, LOSS) is cause
+
+
 @pytest.mark.parametrize(("enqueue", "cause"), [(2.39, COMPUTE), (2.41, HOST)])
 def test_a_host_that_is_late_by_much_less_than_its_gpu_is_no_reason(
     enqueue: float, cause: CauseClass

@@ -86,7 +86,9 @@ def _class_by_lateness(rows: MemberRows, index: int, peers: Index, loss: Loss) -
         return None  # or the job waits for it in another way: at exchanges, for instance
     start, beyond = late.start, late.enqueue - late.start
     idle_s = _idle_excess(rows, index, peers)
-    if late.is_fed or idle_s < NEVER_IDLE * start:
+    # A host that loses its lead is the reason of what comes when that is used up.
+    is_fed = late.is_fed and (late.is_ahead or late.enqueue < BY_HOST * start)
+    if is_fed or idle_s < NEVER_IDLE * start:
         return CauseClass.COMPUTE
     is_awaited = idle_s >= ALL_IDLE * start and late.enqueue >= BY_HOST * start
     is_ahead = late.is_ahead and not is_awaited
