@@ -1,5 +1,6 @@
 """What replicas do when the clock of their log is wrong, its end is lost, or two share a name."""
 
+import time
 from typing import Any
 
 import pytest
@@ -95,3 +96,19 @@ async def test_a_replica_that_was_killed_is_back_at_once_under_its_name() -> Non
     world.add("b")
     await world.seconds(4)
     assert world.replica("b").is_ready
+
+
+async def test_a_replica_whose_clock_was_set_back_before_it_restarted_still_tells_measurements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Replicas("a", "b")
+    await world.until_ready()
+    await run_job(world, 3, slow=False)
+    del world.services["b"]
+    before_ns = time.time_ns() - 10**13
+    monkeypatch.setattr(time, "time_ns", lambda: before_ns)
+    world.add("b")
+    await world.until_ready()
+    known = world.services["a"].verdicts.counters.own_times
+    await run_job(world, 3, slow=False)
+    assert world.services["a"].verdicts.counters.own_times == known + 3 * NODES

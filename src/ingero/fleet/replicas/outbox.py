@@ -70,8 +70,13 @@ class Outbox:
             for start in range(0, max(len(named), 1), MAX_NAMED)
         ]
 
-    async def batch(self, now_s: float) -> list[bytes]:
-        """Return everything that waits; it stays in the outbox until `note_appended`."""
+    async def batch(self, now_s: float, last_number: int) -> list[bytes]:
+        """Return everything that waits; it stays in the outbox until `note_appended`.
+
+        `last_number` is the last batch under this name that was applied: the clock of an earlier
+        process may have been ahead.
+        """
+        self._number = max(self._number, last_number)
         fresh = [(made_s, part) for made_s, part in self._parts if now_s - made_s <= MAX_WAIT_S]
         self.dropped += len(self._parts) - len(fresh)
         self._parts = fresh

@@ -164,7 +164,8 @@ class Replica:
 
     async def _batch(self) -> list[bytes]:
         """Return what is new here, encoded."""
-        waiting = await self.outbox.batch(self.clock())
+        last_number = self.shared.batches.get(self.name, 0)
+        waiting = await self.outbox.batch(self.clock(), last_number)
         rows: list[bytes] = []
         if self.is_ready:
             for change in self.intake.changes(self.clock()):
