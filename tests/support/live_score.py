@@ -22,10 +22,11 @@ from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 FAULTS = ("healthy", "gpu", "host", "stall")
 CALM_S, SLOW_S = 55.0, 22.0
 NAMED_S, COSTLY, COSTLESS = 15.0, 0.05, 0.015
-# At least so many steps, where they take longer than this; stalls come every ten of them.
+# At least so many steps, where they take longer than this. Stalls come every ten of them, and
+# three of them are over after as long as 26 calm steps take.
 LONG_S = 0.5
 CALM_STEPS, SLOW_STEPS, NAMED_STEPS = 50, 12, 8
-STALLS_STEPS, STALLS_NAMED_STEPS = 40, 25
+STALLS_STEPS, STALLS_NAMED_STEPS = 40, 28
 RIGHT = {
     "gpu": {CauseClass.COMPUTE},
     "host": {CauseClass.HOST},

@@ -264,6 +264,28 @@ def test_far_samples_of_a_first_history_are_counted_with_those_that_follow() -> 
     assert (rows.far[0], rows.far_again[0]) == (5.0, 2.0)
 
 
+@pytest.mark.parametrize(("longest_s", "size_s"), [(2.0, math.expm1(0.5)), (1.1, 0.1)])
+def test_far_steps_of_a_first_history_are_stalls_and_the_others_were_watched(
+    longest_s: float, size_s: float
+) -> None:
+    """A stall makes the step of the job longer, so it is no longer than that shows."""
+    registry = world()
+    rows, cohorts = registry.rows, registry.cohorts
+    rows.bias[:8], rows.scale[:8], rows.baseline_log_own[:8], rows.samples[:8] = 0.0, 0.01, 0.0, 27
+    rows.history[:8, :27] = 0.0
+    rows.history[2, 5] = 0.5
+    cohorts.step_log[1, :27] = 0.0
+    cohorts.step_log[1, 5] = math.log(longest_s)
+    cohorts.frames_per_sample[1] = 4
+    baseline._count_watched(rows, cohorts, np.arange(8))
+    assert (rows.stall_steps[0], cohorts.stall_count[1]) == (0, 0), "samples of several steps"
+    cohorts.frames_per_sample[1] = 1
+    baseline._count_watched(rows, cohorts, np.arange(8))
+    assert rows.stall_steps[:8].tolist() == [27.0] * 8
+    assert (cohorts.stall_count[1], cohorts.stall_member[1, 0]) == (1, 2)
+    assert cohorts.stall_s[1, 0] == pytest.approx(size_s, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("used", "count", "is_due"),
     [(0, 29, False), (0, 30, True), (30, 59, False), (60, 240, True), (240, 500, False)],

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.support.verdict_tables import LONG_WARM_UP, NOW_S, RANKS, calm_world
+from tests.support.verdict_tables import LONG_WARM_UP, NOW_S, POLICY, RANKS, calm_world
 
+from ingero.core.verdict.channels.stall_rates import stall_limit
 from ingero.core.verdict.decision import decide
 from ingero.core.verdict.members import MemberRegistry
 from ingero.core.verdict.table import (
@@ -219,22 +220,33 @@ def test_rank_zero_and_members_of_small_cohorts_may_always_be_slow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cusum", "stalls", "state"),
-    [(9.1, 20.0, STRAGGLER), (9.0, 20.0, HEALTHY), (9.1, 1.0, SUSPECT)],
+    ("above", "stalls", "state"),
+    [(0.1, 4, STRAGGLER), (-0.1, 4, HEALTHY), (0.1, 1, SUSPECT)],
 )
 def test_stalls_are_blamed_beyond_their_limit_if_peers_stall_less(
-    cusum: float, stalls: float, state: int
+    above: float, stalls: int, state: int
 ) -> None:
     registry = calm_world()
-    registry.rows.stall_cusum[0] = cusum
-    registry.rows.recent_steps[:RANKS], registry.rows.recent_stalls[0] = 200.0, stalls
+    rows, cohorts = registry.rows, registry.cohorts
+    limit = float(stall_limit(cohorts, POLICY)[rows.cohort[0]])
+    rows.stall_cusum[0], rows.stall_steps[:RANKS], cohorts.frames[:] = limit + above, 200.0, 200
+    rows.run_s[0], rows.run_stalls[0], rows.run_steps[0] = 1.0, stalls, 30.0
+    rows.least_stall_s[0] = 0.1
     assert step(registry) == state
     if state == STRAGGLER:
-        assert registry.rows.channel[0] == STALL
-        registry.rows.stall_cusum[0] = 2.7
+        assert rows.channel[0] == STALL
+        rows.stall_cusum[0] = 0.3 * limit + 0.01
         assert step(registry) == STRAGGLER
-        registry.rows.stall_cusum[0] = 2.69
+        rows.stall_cusum[0] = 0.3 * limit - 0.01
         assert step(registry) == RECOVERING
+
+
+def test_a_suspicion_that_ends_leaves_what_other_channels_gathered() -> None:
+    registry = calm_world()
+    rows = registry.rows
+    rows.state[0], rows.channel[0], rows.cusum[0], rows.stall_cusum[0] = SUSPECT, FAST, 1.0, 8.0
+    assert step(registry) == HEALTHY
+    assert (rows.cusum[0], rows.stall_cusum[0]) == (0.0, 8.0)
 
 
 def test_what_the_job_waits_for_takes_over_from_a_suspicion_of_own_time() -> None:

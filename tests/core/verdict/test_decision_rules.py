@@ -47,7 +47,7 @@ def calm(
     rows = registry.rows
     rows.samples[0], rows.calm_samples[0] = samples, since
     rows.cusum[0], rows.hold_samples[0] = cusum, hold
-    found = _is_calm_for_long(rows, np.full(8, effect), POLICY)
+    found = _is_calm_for_long(registry, np.full(8, effect), POLICY)
     assert not found[1:].any()
     return bool(found[0]), int(rows.calm_samples[0])
 

@@ -58,11 +58,13 @@ def test_a_member_without_peers_of_its_role_is_in_doubt() -> None:
     assert "its own baseline (fewer than 3 members)" in alone.evidence
 
 
-def test_one_of_two_that_the_other_waits_for_is_named() -> None:
+@pytest.mark.parametrize("channel", [ADVANCE, STALL])
+def test_one_of_two_that_the_other_waits_for_or_that_stalls_is_named(channel: int) -> None:
     registry = world(ranks=2)
     registry.cohorts.is_small[1] = registry.cohorts.is_alone[1] = True
     assert describe_member(registry, 0, POLICY).state is VerdictState.NOT_SURE
-    registry.rows.channel[0] = ADVANCE
+    registry.rows.channel[0], registry.rows.stall_size[0] = channel, 0.9
+    registry.rows.recent_stalls[0], registry.rows.recent_steps[0] = 10.0, 100.0
     verdict = describe_member(registry, 0, POLICY)
     assert verdict.state is VerdictState.STRAGGLER
     assert verdict.loss is not None

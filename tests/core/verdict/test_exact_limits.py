@@ -15,6 +15,7 @@ from ingero.core.verdict.channels.fast import (
     recent_effect,
     update_fast,
 )
+from ingero.core.verdict.channels.stall_rates import stall_limit
 from ingero.core.verdict.decision import _channels, _has_effect
 from ingero.core.verdict.events import fleet_events
 from ingero.core.verdict.events.groups import Group, Groups
@@ -150,11 +151,14 @@ def channels(**given: float) -> tuple[list[bool], list[bool]]:
 
 @pytest.mark.parametrize(
     ("column", "at", "channel"),
-    [("cusum", 10.0, FAST), ("stall_cusum", 9.0, STALL), ("advance_cusum", 10.0, ADVANCE)],
+    [("cusum", 10.0, FAST), ("stall_cusum", 0.0, STALL), ("advance_cusum", 10.0, ADVANCE)],
 )
 def test_a_channel_is_over_above_its_limit_and_holds_above_three_tenths(
     column: str, at: float, channel: int
 ) -> None:
+    if channel == STALL:
+        registry = world()
+        at = float(stall_limit(registry.cohorts, POLICY)[registry.rows.cohort[0]])
     for value, is_over, holds in (
         (np.nextafter(at, 99), True, True), (at, False, True),
         (np.nextafter(0.3 * at, 99), False, True), (0.3 * at, False, False),

@@ -7,8 +7,9 @@ Decision limits follow from it.
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import MAD_TO_SIGMA, Column, Index
+from ingero.core.robust import MAD_TO_SIGMA, Column, Index, nan_median
 from ingero.core.scale import autocorrelation, qn, thinned
+from ingero.core.verdict.channels.stall_rates import note_stalls
 from ingero.core.verdict.channels.step import is_job_slower
 from ingero.core.verdict.policy import (
     BIAS_CAP,
@@ -219,6 +220,7 @@ def compute(rows: MemberRows, cohorts: CohortRows, members: Index, policy: Verdi
     for cohort in np.unique(rows.cohort[members]).tolist():
         compute_cohort(rows, cohorts, int(cohort), policy)
     _count_far(rows, first)
+    _count_watched(rows, cohorts, first)
 
 
 def _compute_members(rows: MemberRows, members: Index, length: int) -> None:
@@ -304,6 +306,24 @@ def _count_far(rows: MemberRows, members: Index) -> None:
     far = rows.history[members] > (rows.bias[members] + CLIP * rows.scale[members])[:, None]
     rows.far[members] = far.sum(axis=1)
     rows.far_again[members] = (far[:, 1:] & far[:, :-1]).sum(axis=1)
+
+
+def _count_watched(rows: MemberRows, cohorts: CohortRows, members: Index) -> None:
+    """Count the steps of first histories as watched, and far ones among them as stalls.
+
+    A stall is further out than a far sample, where a sample is a single step. It is no longer than
+    what the longest step of the job was too long by.
+    """
+    members = members[cohorts.frames_per_sample[rows.cohort[members]] == 1]
+    rows.stall_steps[members] = rows.samples[members]
+    away = rows.history[members].astype(np.float64) - rows.bias[members][:, None]
+    who, at = np.nonzero(away > CLIP * rows.scale[members][:, None])
+    if not len(who):
+        return
+    steps_s = np.exp(cohorts.step_log[rows.cohort[members[who]]].astype(np.float64))
+    most_s = np.fmax.reduce(steps_s, axis=1) - nan_median(steps_s, 1)
+    size_s = np.exp(rows.baseline_log_own[members[who]]) * np.expm1(away[who, at])
+    note_stalls(rows, cohorts, members[who], np.fmin(size_s, most_s))
 
 
 def is_split(biases: NDArray[np.float64], scale: float) -> bool:

@@ -7,11 +7,8 @@ from ingero.core.robust import Column, Index
 from ingero.core.verdict.baseline import is_refined
 from ingero.core.verdict.channels.advance import advance_effect, has_advance, is_own_delay
 from ingero.core.verdict.channels.fast import is_persistent, margin_of_error, plain_effect
-from ingero.core.verdict.channels.stall import (
-    STALL_LIMIT,
-    is_now_and_then,
-    stalls_more_than_peers,
-)
+from ingero.core.verdict.channels.stall import is_now_and_then
+from ingero.core.verdict.channels.stall_rates import stall_limit, stalls_more_than_peers
 from ingero.core.verdict.channels.step import growth_of_steps, slow_since
 from ingero.core.verdict.job_steps import rose_at
 from ingero.core.verdict.members import MemberRegistry
@@ -79,7 +76,7 @@ def decide(
     confirmed = suspect & is_over & has_effect & _keeps_peers_waiting(rows)
     confirmed &= ~_only_passes_on(registry, confirmed)
     dropped = suspect & ~confirmed & ~holds
-    recovering = (before == STRAGGLER) & _is_calm_for_long(rows, effect, policy) & ~behind
+    recovering = (before == STRAGGLER) & _is_calm_for_long(registry, effect, policy) & ~behind
     relapsed = (before == RECOVERING) & holds & has_effect
     is_quiet = rows.quiet_samples[:size] >= QUIET_SAMPLES
     recovered = (before == RECOVERING) & ~relapsed & is_quiet & ~holds
@@ -92,7 +89,7 @@ def decide(
     rows.quiet_samples[:size][recovering] = 0
     rows.state[:size][ended] = HEALTHY
     rows.calm_samples[:size][ended] = 0
-    reset_channels(rows, ended)
+    _reset_ended(rows, dropped, recovered | gone)
     return np.flatnonzero(rows.state[:size] != before).tolist(), gone
 
 
@@ -108,11 +105,24 @@ def _find_stalls(registry: MemberRegistry, stalls: Mask) -> None:
             rows.channel[index] = STALL
 
 
-def reset_channels(rows: MemberRows, members: Mask) -> None:
-    """Set the channels of members back to zero."""
+def reset_channels(rows: MemberRows, members: Mask, *, stalls: bool = True) -> None:
+    """Set the channels of members back to zero; those of their stalls only if `stalls` is true."""
     rows.cusum[: rows.size][members] = 0.0
-    rows.stall_cusum[: rows.size][members] = 0.0
     rows.advance_cusum[: rows.size][members] = 0.0
+    if stalls:
+        rows.stall_cusum[: rows.size][members] = 0.0
+
+
+def _reset_ended(rows: MemberRows, dropped: Mask, over: Mask) -> None:
+    """Set the channels of members to zero whose episode is `over`, and those of suspicions dropped.
+
+    What the other channels gathered of a member stays when a suspicion is dropped.
+    """
+    reset_channels(rows, over)
+    channel = rows.channel[: rows.size]
+    rows.cusum[: rows.size][dropped & (channel == FAST)] = 0.0
+    rows.stall_cusum[: rows.size][dropped & (channel == STALL)] = 0.0
+    rows.advance_cusum[: rows.size][dropped & (channel == ADVANCE)] = 0.0
 
 
 def _raise(
@@ -146,10 +156,10 @@ def _hold_longer(rows: MemberRows, members: Mask, calm: Column | Index) -> None:
     rows.hold_samples[: rows.size][members] = held[members].astype(np.int64)
 
 
-def _is_calm_for_long(rows: MemberRows, effect: Column, policy: VerdictPolicy) -> Mask:
+def _is_calm_for_long(registry: MemberRegistry, effect: Column, policy: VerdictPolicy) -> Mask:
     """Tell which members are calm for as many samples as their episode asks for."""
-    size = rows.size
-    calm = _is_calm(rows, effect, policy) & (rows.state[:size] == STRAGGLER)
+    rows, size = registry.rows, registry.rows.size
+    calm = _is_calm(registry, effect, policy) & (rows.state[:size] == STRAGGLER)
     since = rows.calm_samples[:size]
     # Noise does not end a calm that began; only a channel that rises again does.
     goes_on = (since > 0) & (calm | (rows.cusum[:size] < RELEASE * rows.limit[:size]))
@@ -172,6 +182,7 @@ def _channels(registry: MemberRegistry, effect: Column, policy: VerdictPolicy) -
     """
     rows, size = registry.rows, registry.rows.size
     cusum, limit, stall = rows.cusum[:size], rows.limit[:size], rows.stall_cusum[:size]
+    stalls = stall_limit(registry.cohorts, policy)[rows.cohort[:size]]
     always = _is_always_slow(registry)
     # A rank that compiles longer than others is slow at first, and then it is not.
     is_warm = is_refined(rows, registry.cohorts, policy)
@@ -181,11 +192,11 @@ def _channels(registry: MemberRegistry, effect: Column, policy: VerdictPolicy) -
     waits = (waited > enough) & (advance_effect(rows, np.arange(size)) >= policy.gate)
     if waits.any():
         waits &= is_own_delay(rows, _surely(registry, effect))
-    over = np.stack(((cusum > limit) & ~always, stall > STALL_LIMIT, chronic, waits), axis=1)
+    over = np.stack(((cusum > limit) & ~always, stall > stalls, chronic, waits), axis=1)
     holding = np.stack(
         (
             cusum > RELEASE * limit,
-            stall > RELEASE * STALL_LIMIT,
+            stall > RELEASE * stalls,
             chronic,
             waited > RELEASE * enough,
         ),
@@ -213,7 +224,7 @@ def _has_effect(registry: MemberRegistry, effect: Column, policy: VerdictPolicy)
     fast = is_certain & is_persistent(rows, between_alarms) & (plain | lasting)
     stalls = np.zeros(size, bool)
     asked = np.flatnonzero((channel == STALL) & (rows.state[:size] != HEALTHY))
-    stalls[asked] = stalls_more_than_peers(rows, registry.cohorts, asked)
+    stalls[asked] = stalls_more_than_peers(rows, registry.cohorts, asked, policy)
     awaited = has_advance(rows, _surely(registry, effect), policy)
     chosen = np.select(
         [channel == FAST, channel == STALL, channel == ADVANCE],
@@ -233,16 +244,18 @@ def _surely(registry: MemberRegistry, effect: Column) -> Column:
     return effect - np.where(is_small, margin_of_error(rows, np.arange(size)), 0.0)
 
 
-def _is_calm(rows: MemberRows, effect: Column, policy: VerdictPolicy) -> Mask:
+def _is_calm(registry: MemberRegistry, effect: Column, policy: VerdictPolicy) -> Mask:
     """Tell which members no longer show the effect their channel raised."""
-    size, channel = rows.size, rows.channel[: rows.size]
+    rows, size = registry.rows, registry.rows.size
+    channel = rows.channel[:size]
     excess = np.where(channel == CHRONIC, effect + rows.bias[:size], effect)
     calm = excess < policy.gate / 2
     waited = np.flatnonzero(channel == ADVANCE)
     if len(waited):
         calm[waited] = advance_effect(rows, waited) < policy.gate / 2
     stalls = channel == STALL
-    calm[stalls] = (rows.stall_cusum[:size] < RELEASE * STALL_LIMIT)[stalls]
+    enough = stall_limit(registry.cohorts, policy)[rows.cohort[:size]]
+    calm[stalls] = (rows.stall_cusum[:size] < RELEASE * enough)[stalls]
     return np.asarray(calm, bool)
 
 

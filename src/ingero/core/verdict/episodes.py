@@ -60,8 +60,10 @@ class Episodes:
         changed += self._end_abandoned()
         for index in [each for each in self._calm if rows.job[each] in self.events.slowed]:
             self._calm[index] = None  # the steps of before were those of a faster job
-        is_excused |= carried
         reset_channels(rows, is_excused & (rows.state[:size] <= SUSPECT))
+        # Own time that peers hide while they wait explains what lasts, and no stalls.
+        reset_channels(rows, carried & (rows.state[:size] <= SUSPECT), stalls=False)
+        is_excused |= carried
         may_be_blamed = judged & ~is_excused & ~self.events.grouped
         behind = find_behind(self._registry, may_be_blamed & np.isfinite(effect), self._policy)
         members, gone = decide(self._registry, may_be_blamed, effect, now_s, self._policy, behind)

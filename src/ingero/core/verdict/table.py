@@ -27,6 +27,7 @@ CLOSED = 512  # points that a late report is still compared with: half a minute 
 STEP_SAMPLES = 128  # samples of steps kept per cohort: two minutes, or as many long steps
 FEW = 5  # members: in a smaller cohort the members of the whole job are counted
 ONSETS = 8  # stall onsets kept to find their period
+STALLS = 64  # stalls of all members kept per cohort, to know how often anybody stalls
 HEALTHY, SUSPECT, STRAGGLER, RECOVERING = range(4)  # MemberRows.state
 FAST, STALL, CHRONIC, ADVANCE = range(4)  # MemberRows.channel: the channel that raised an episode
 FIRST_WANDER: Final = 0.0125  # of own time: taken for the wander of a cohort that is new
@@ -113,12 +114,17 @@ class MemberRows(Rows):
     baseline_queue_s = floats(_UNKNOWN)  # the same while it was healthy
     queue_noise_s = floats()  # mean distance from it
 
-    # stall channel: a Bernoulli CUSUM of steps
+    # stall channel: a CUSUM of the likelihood of more stalls than peers have
     stall_cusum = floats()
     stall_rose_at = integers()  # as `rose_at`, for this channel
     is_stalled = flags()
+    stall_drift = floats()  # what a step without a stall adds to it, after the last stall
+    run_s = floats()  # how long the first one of its present run of stalls was
+    run_stalls = floats()  # how many are in it
+    run_steps = floats()  # since the first one
     stall_steps = floats()  # steps watched so far
     stall_size = floats()  # mean excess of a stall, as a logarithm
+    least_stall_s = floats()  # seconds: the shortest one that would have been seen
     recent_stalls = floats()  # onsets, weighted down with age
     recent_steps = floats()  # steps, weighted down in the same way
     onsets = integers(width=ONSETS)  # steps at which stalls began
@@ -209,6 +215,12 @@ class CohortRows(Rows):
     step_cusum = floats()
     step_rose_at = integers()  # sample of steps at which the channel last was zero
     step_learned = integers()  # samples so far when it was last learned
+
+    # the last stalls of its members, in a ring
+    stall_s = floats32(0.0, width=STALLS)
+    stall_member = integers(width=STALLS)
+    stall_frame = integers(width=STALLS)  # `frames` then
+    stall_count = integers()
 
     # links
     transfer_s = floats(_UNKNOWN)  # time in collectives of the member that waits least, per step

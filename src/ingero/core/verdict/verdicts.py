@@ -44,6 +44,7 @@ NEXT_STEP: Final = {
     CauseClass.UNKNOWN: "start the job with `ingero run`: GPU-timed collectives "
     "distinguish compute from host",
 }
+SHOW_WHO: Final = (ADVANCE, STALL)  # channels that show which of two ranks is slow
 LATE_NEXT_STEP: Final = "nothing: the job does not lose time by it"
 MEASURED_BY: Final[dict[str, str]] = {
     CollectiveSource.EBPF: "host time between probes and waits for the GPU; "
@@ -98,8 +99,8 @@ def describe_member(
         evidence=_join(_steps_said(loss), _later_said(later_s), evidence, source),
     )
     verdict = msgspec.structs.replace(verdict, next_step=NEXT_STEP[verdict.cause_class])
-    # Own times of two are no comparison, but which of them the other one waits for is.
-    if registry.cohorts.is_alone[rows.cohort[index]] and rows.channel[index] != ADVANCE:
+    # Own times of two are no comparison, but whom the other one waits for is, and who stalls.
+    if registry.cohorts.is_alone[rows.cohort[index]] and rows.channel[index] not in SHOW_WHO:
         return verdict
     verdict = _with_loss(verdict, loss)
     doubt = _doubt(registry, index)

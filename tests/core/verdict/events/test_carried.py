@@ -72,8 +72,9 @@ def test_who_is_carried_is_not_suspected() -> None:
     registry = job([0.08, 0.0])
     rows = registry.rows
     rows.recent_excess[:2] = [[0.5], [0.3]]
-    rows.cusum[:2] = 20.0
+    rows.cusum[:2], rows.stall_cusum[:2] = 20.0, 5.0
     reporting = np.full(registry.cohorts.size, float(RANKS))
     said = Episodes(registry, POLICY).advance(EVERYBODY, reporting, NOW_S)
     assert [verdict.rank for verdict in said] == [1]
     assert rows.cusum[:2].tolist() == [20.0, 0.0]
+    assert rows.stall_cusum[:2].tolist() == [5.0, 5.0], "own time that peers hide is no stall"

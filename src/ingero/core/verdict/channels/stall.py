@@ -1,12 +1,12 @@
-"""The stall channel: a Bernoulli CUSUM of steps that finds stalls which come and go."""
+"""The stall channel: which steps are stalls of a member, and a CUSUM of those that come and go."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.periods import missed_period
-from ingero.core.robust import MAD_TO_SIGMA, Column, Index, group_medians
-from ingero.core.verdict.channels.fast import CAP
-from ingero.core.verdict.table import FEW, ONSETS, CohortRows, MemberRows
+from ingero.core.robust import MAD_TO_SIGMA, Column, Index
+from ingero.core.verdict.channels.stall_rates import TINY, follow_run, note_stalls
+from ingero.core.verdict.table import ONSETS, CohortRows, MemberRows
 
 STALL_SCALES = 5.0
 # The same for the slowest member in a step that is too long for the whole job: somebody stalls, so
@@ -20,19 +20,10 @@ STALL_MIN = 0.08  # a stall adds at least this share to a step
 # counts as one long stall, not as many.
 STALL_OVER = 0.5
 STALL_JUST = 0.999  # of an excess: a limit that it is just above
-STALL_RATE = 0.004  # stalls per step that nobody is blamed for
-STALL_RATE_MAX = 0.09
-# How much more often a member with a fault stalls; where all stall often, it need not be as much.
-STALL_RATIO, STALL_OFTEN, STALL_LEAST = 10.0, 0.08, 3.0
-STALL_LIMIT = 9.0
 STALL_MEMORY = 0.995  # weight per step: rates are those of about the last 200 steps
-# As many stalls at the peers' rate must be less likely than exp(-STALL_CHANCE), a Poisson tail.
-STALL_CHANCE = 10.0
-AS_LONG = 0.5  # of a member's own stalls: those of peers that are so long count as much
-MIN_ONSETS = 4  # needed before a period is reported
+MIN_ONSETS = 4  # needed before a period is reported where gaps between stalls differ
 FEW_STALLS = 2.5  # recent ones: from three on, it is asked whether they are all that is slow
 STEADY = 0.4  # of the mean excess: the median step of a member that is always slow has more
-TINY = 1e-9
 
 Mask = NDArray[np.bool_]
 
@@ -48,41 +39,59 @@ def update_stalls(
 ) -> None:
     """Add one step of each of these members. Only the onset of a stall counts.
 
-    Stalls count for less where the peers stall as often. Twins are compared with their own past, as
-    both of them wait for the one that stalls.
+    Twins are compared with their own past, as both of them wait for the one that stalls.
     """
     is_twin = cohorts.is_twinned[rows.cohort[members]]
     excess = residual - np.where(is_twin, 0.0, rows.bias[members])
-    limit = _stall_limit(rows, cohorts, members, excess, span_s, own_s)
+    limit, least_s = _stall_limits(rows, cohorts, members, excess, span_s, own_s)
     onset = _follow_stalls(rows, members, excess, limit)
     rows.stall_steps[members] += 1
-    rate = np.clip(
-        2 * _typical_stalls(rows, members) / rows.stall_steps[members], STALL_RATE, STALL_RATE_MAX
-    )
-    faulty = np.maximum(np.minimum(STALL_RATIO * rate, STALL_OFTEN), STALL_LEAST * rate)
-    gain = np.where(onset, np.log(faulty / rate), np.log((1 - faulty) / (1 - rate)))
-    rows.stall_cusum[members] = np.clip(rows.stall_cusum[members] + gain, 0.0, CAP * STALL_LIMIT)
-    calm = members[rows.stall_cusum[members] == 0.0]
-    rows.stall_rose_at[calm] = cohorts.step_samples[rows.cohort[calm]]
     rows.recent_stalls[members] = rows.recent_stalls[members] * STALL_MEMORY + onset
     rows.recent_steps[members] = rows.recent_steps[members] * STALL_MEMORY + 1
-    hit = members[onset]
-    rows.onsets[hit, rows.onset_count[hit] % ONSETS] = step[onset]
+    other = members[~onset]
+    rows.stall_cusum[other] = np.maximum(rows.stall_cusum[other] + rows.stall_drift[other], 0.0)
+    rows.run_steps[other] += 1
+    if onset.any():
+        hit = members[onset]
+        size_s = np.maximum(_beyond_usual_s(rows, hit, excess[onset], own_s[onset]), TINY)
+        _keep_stalls(rows, hit, excess[onset], step[onset])
+        rows.least_stall_s[hit] = np.minimum(least_s[onset], size_s)
+        note_stalls(rows, cohorts, hit, size_s)
+        follow_run(rows, cohorts, hit, size_s)
+    calm = members[rows.stall_cusum[members] == 0.0]
+    rows.stall_rose_at[calm] = cohorts.step_samples[rows.cohort[calm]]
+
+
+def _keep_stalls(rows: MemberRows, hit: Index, excess: Column, step: NDArray[np.int64]) -> None:
+    """Keep when stalls began and how large they are."""
+    rows.onsets[hit, rows.onset_count[hit] % ONSETS] = step
     rows.onset_count[hit] += 1
-    rows.stall_size[hit] += (excess[onset] - rows.stall_size[hit]) / np.minimum(
+    rows.stall_size[hit] += (excess - rows.stall_size[hit]) / np.minimum(
         rows.onset_count[hit], ONSETS
     )
 
 
-def _stall_limit(
+def _beyond_usual_s(rows: MemberRows, hit: Index, excess: Column, own_s: Column) -> Column:
+    """Return how much longer than usual the own time of members was, and than that of their peers.
+
+    Peers compute while they wait for somebody, so that theirs falls; a member may seem to stall.
+    """
+    peers_s = own_s * np.exp(-excess)
+    return own_s - np.fmax(peers_s, np.exp(rows.baseline_log_own[hit]))
+
+
+def _stall_limits(
     rows: MemberRows,
     cohorts: CohortRows,
     members: Index,
     excess: Column,
     span_s: Column,
     own_s: Column,
-) -> Column:
-    """Return the excess of own time that makes a step a stall of its member."""
+) -> tuple[Column, Column]:
+    """Return the excess of own time that makes a step a stall of its member, and the shortest one.
+
+    The shortest stall that is recognised is in seconds.
+    """
     cohort = rows.cohort[members]
     wider = np.sqrt(np.maximum(cohorts.frames_per_sample[cohort], 1))  # one step than a sample
     longer = np.maximum(LONG_STEP, LONG_NOISE * cohorts.step_noise[cohort] * wider)
@@ -95,19 +104,25 @@ def _stall_limit(
     is_twin = cohorts.is_twinned[cohort]
     scale = np.where(is_twin, rows.lone_scale[members], rows.scale[members])
     limit = np.maximum(scales * scale * wider, STALL_MIN)
-    took = (excess > STALL_MIN) & _took_it(cohorts, cohort, excess, span_s, own_s)
+    least_s = own_s * np.exp(-excess) * np.expm1(limit)
+    took_s = _taken_s(cohorts, cohort, excess, span_s, own_s)
+    took = (excess > STALL_MIN) & np.isfinite(took_s)
     limit = np.where(took, np.minimum(limit, STALL_JUST * excess), limit)
-    return np.asarray(limit, np.float64)
+    return np.asarray(limit, np.float64), np.fmin(least_s, np.where(took, took_s, np.inf))
 
 
-def _took_it(
+def _taken_s(
     cohorts: CohortRows, cohort: Index, excess: Column, span_s: Column, own_s: Column
-) -> NDArray[np.bool_]:
-    """Tell who took most of what its step was too long by, more than any other member did."""
+) -> Column:
+    """Return the least time that shows who took most of what a step was too long by.
+
+    It is infinite for all but the member that took it, more than any other one did.
+    """
     usual_s = np.exp(cohorts.step_base[cohort])
     too_long_s = span_s - usual_s
+    taken_s = np.full(len(cohort), np.inf)
     if not (too_long_s > LONG_STEP * usual_s).any():
-        return np.zeros(len(cohort), bool)
+        return taken_s
     over_s = own_s * -np.expm1(-excess)  # than usual beside its peers
     most_s = np.full(cohorts.size, -np.inf)
     np.maximum.at(most_s, cohort, over_s)
@@ -116,8 +131,11 @@ def _took_it(
         last_s = cohorts.span_s[each][~np.isnan(cohorts.span_s[each])]
         if len(last_s):
             spread_s[each] = MAD_TO_SIGMA * np.median(np.abs(last_s - np.median(last_s)))
+    least_s = np.maximum(LONG_SPREADS * spread_s[cohort], LONG_STEP * usual_s)
     took = (over_s == most_s[cohort]) & (over_s >= TOOK * too_long_s)
-    return np.asarray(took & (too_long_s > LONG_SPREADS * spread_s[cohort]), bool)
+    took &= too_long_s > LONG_SPREADS * spread_s[cohort]
+    taken_s[took] = TOOK * least_s[took]
+    return taken_s
 
 
 def _follow_stalls(
@@ -128,70 +146,6 @@ def _follow_stalls(
     onset = (excess > limit) & ~stalled
     rows.is_stalled[members] = np.where(stalled, excess > STALL_OVER * limit, onset)
     return np.asarray(onset, bool)
-
-
-def _typical_stalls(rows: MemberRows, members: Index) -> Column:
-    """Return how many stalls a peer had so far: the median, but at least half the others' mean.
-
-    It is half the mean so that two members that stall do not excuse each other, and the median of
-    two would be half of their own. One stall among all peers is added, so that the result is never
-    zero.
-    """
-    cohort, stalls = rows.cohort[members], rows.onset_count[members].astype(np.float64)
-    sizes = np.bincount(cohort)
-    count = sizes[cohort]
-    others = (np.bincount(cohort, stalls)[cohort] - stalls) / np.maximum(count - 1, 1)
-    typical = group_medians(cohort, stalls, len(sizes))[cohort]
-    typical = np.where(count == 2, others, np.maximum(typical, others / 2))
-    return np.asarray(typical + 1 / count, np.float64)
-
-
-def stalls_more_than_peers(rows: MemberRows, cohorts: CohortRows, asked: Index) -> Mask:
-    """Tell which of these members stall clearly more often than their peers.
-
-    Long batches move from rank to rank and stall all of them alike. Where a role has few members,
-    the other ranks of the job tell how often anybody stalls, and its own ones must stall less.
-    """
-    is_few = cohorts.expected[rows.cohort[asked]] < FEW
-    expected = _stalls_expected(rows, rows.cohort[: rows.size], asked, is_upper=~is_few)
-    if is_few.any():
-        few, every = asked[is_few], np.ones(int(is_few.sum()), bool)
-        of_job = _stalls_expected(rows, rows.job[: rows.size], few, is_upper=every)
-        expected[is_few] = np.maximum(expected[is_few], of_job)
-    stalls, expected = rows.recent_stalls[asked], np.maximum(expected, TINY)
-    surprise = stalls * np.log(np.maximum(stalls, TINY) / expected) - stalls + expected
-    return np.asarray((stalls > expected) & (surprise >= STALL_CHANCE), bool)
-
-
-def _stalls_expected(rows: MemberRows, group: Index, asked: Index, is_upper: Mask) -> Column:
-    """Return how often members would stall in their steps at the rate of the others of their group.
-
-    Hiccups of peers that are far shorter than their own stalls count for less. `is_upper` asks for
-    the highest rate that fits what they show.
-    """
-    expected = np.zeros(len(asked))
-    for each in np.unique(group[asked]).tolist():
-        chosen = np.flatnonzero(group[asked] == each)
-        mine, everyone = asked[chosen], np.flatnonzero(group == each)
-        steps = float(rows.recent_steps[everyone].sum()) - rows.recent_steps[mine]
-        others = _stalls_alike(rows, everyone, mine)
-        rate = others + np.where(is_upper[chosen], 2 * np.sqrt(others) + 1, 0.0)
-        known = steps > 0.5
-        expected[chosen[known]] = rate[known] * rows.recent_steps[mine[known]] / steps[known]
-    return expected
-
-
-def _stalls_alike(rows: MemberRows, everyone: Index, mine: Index) -> Column:
-    """Return how many stalls the others had, the short ones for less; `mine` are in `everyone`."""
-    order = everyone[np.argsort(rows.stall_size[everyone], kind="stable")]
-    size, stalls = np.expm1(rows.stall_size[order]), rows.recent_stalls[order]
-    own = np.expm1(rows.stall_size[mine])
-    as_long = AS_LONG * np.maximum(own, TINY)
-    at = np.searchsorted(size, as_long)  # from here on they are as long
-    short, long = (np.concatenate(([0.0], np.cumsum(each))) for each in (size * stalls, stalls))
-    alike = long[-1] - long[at] + short[at] / as_long
-    own_stalls = np.where(own >= as_long, rows.recent_stalls[mine], 0.0)
-    return np.asarray(np.maximum(alike - own_stalls, 0.0), np.float64)
 
 
 def is_now_and_then(rows: MemberRows, cohorts: CohortRows, member: int) -> bool:
@@ -223,8 +177,14 @@ def _comes_and_goes(lengths: Column, usual: float) -> bool:
 
 
 def stall_period(rows: MemberRows, member: int) -> int | None:
-    """Return the steps from one stall to the next, or None where these vary by over a fifth."""
+    """Return the steps from one stall to the next, or None where these vary by over a fifth.
+
+    Three stalls show it only where both gaps are equal.
+    """
     count = int(rows.onset_count[member])
+    onsets = np.sort(rows.onsets[member][: min(count, ONSETS)])
     if count < MIN_ONSETS:
-        return None
-    return missed_period(np.sort(rows.onsets[member][: min(count, ONSETS)]).tolist())
+        gaps = np.diff(onsets)
+        is_equal = len(gaps) == MIN_ONSETS - 2 and np.ptp(gaps) <= 1 and gaps.min() > 1
+        return round(float(gaps.mean())) if is_equal else None
+    return missed_period(onsets.tolist())
