@@ -18,7 +18,7 @@ SUSPECT = Suspect(1, 0.1, 0.01, 8 * MS, 0.9, 1.0, None, (), 3)
 
 def timed(
     late_ms: tuple[float, float], queue_ms: tuple[float, float], spread_ms: float = 0.0,
-    suspect: Suspect = SUSPECT,
+    suspect: Suspect = SUSPECT, *, is_partial: bool = False,
 ) -> CauseClass:  # fmt: skip
     """Return the cause where rank 1 is late at two places, and has other queues than its peers.
 
@@ -31,7 +31,7 @@ def timed(
     queue[[4, 5], :, 0] -= spread_ms * MS
     queue[1] = np.array(queue_ms) * MS
     columns = shared_job(late, queue)
-    return classify(columns, measure_steps(columns, True), suspect, True)
+    return classify(columns, measure_steps(columns, True), suspect, True, is_partial)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,20 @@ def test_a_host_is_clearly_late_beyond_three_sigmas_of_its_peers(
 ) -> None:
     """It is 6 ms late, three quarters of the excess; a sigma is 1.8 ms or 2.1 ms."""
     assert timed((0, 8), (10, 12), spread_ms) is cause
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "queue_ms", "cause"),
+    [
+        pytest.param((3, 9), (10, 19), UNKNOWN, id="a fifth of the excess begins there"),
+        pytest.param((0, 8), (10, 10), HOST, id="its host is as late as its GPU"),
+        pytest.param((0, 8), (10, 18), COMPUTE, id="its host is in time"),
+    ],
+)
+def test_without_records_of_some_a_delay_explains_no_longer_ones(
+    late_ms: tuple[float, float], queue_ms: tuple[float, float], cause: CauseClass
+) -> None:
+    assert timed(late_ms, queue_ms, is_partial=True) is cause
 
 
 def test_only_stalls_are_compared_where_a_rank_stalls() -> None:

@@ -27,9 +27,17 @@ CLOCKS_AGREE = 0.5  # of the excess: enqueue times of the other ranks must agree
 
 
 def classify(
-    collectives: Collectives, measured: RecordSteps, suspect: Suspect, exact_ends: bool
+    collectives: Collectives,
+    measured: RecordSteps,
+    suspect: Suspect,
+    exact_ends: bool,
+    is_partial: bool = False,
 ) -> CauseClass:
-    """Return HOST or COMPUTE, or UNKNOWN where the records do not contain the answer."""
+    """Return HOST or COMPUTE, or UNKNOWN where the records do not contain the answer.
+
+    `is_partial` says that some whom the suspect meets left no records: then it is not known either
+    whether a delay of the host at one place is the reason of longer delays at later ones.
+    """
     if not exact_ends or not collectives.is_gpu_timed.any():
         return _by_enqueue_alone(collectives, measured, suspect)
     own, idle, queue = _tables(collectives, measured, suspect)
@@ -54,7 +62,11 @@ def classify(
     # Where collectives overlap compute, one delay shows again at every later place.
     origin = int(delay.argmax())
     begins_there = delay[origin] >= max(LIKELY_SHARE * excess[origin], ORIGIN_SHARE * total)
-    return CauseClass.HOST if begins_there or later >= LIKELY_SHARE * total else CauseClass.COMPUTE
+    if later >= LIKELY_SHARE * total:
+        return CauseClass.HOST
+    if begins_there:
+        return CauseClass.UNKNOWN if is_partial else CauseClass.HOST
+    return CauseClass.COMPUTE
 
 
 def _tables(

@@ -248,7 +248,8 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     places = job.places
     if job.lateness is not None and job.lateness.overlaps_in_groups:
         places = job.lateness  # calls in flight do not show whether the GPU had work
-    if places is not None and _meets_all(places, spell.worker) and not _swaps(job, spell):
+    is_partial = places is not None and not _meets_all(places, spell.worker)
+    if places is not None and not is_partial and not _swaps(job, spell):
         overlaps = None
         if job.lateness is not None and job.lateness.group is None:
             overlaps = job.lateness.carried >= OVERLAP
@@ -264,7 +265,7 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     part = replace(
         job.measured, row_step=np.where((rows >= 0) & inside[np.maximum(rows, 0)], rows, -1)
     )
-    cause = classify(job.collectives, part, spell.suspect, job.exact_ends)
+    cause = classify(job.collectives, part, spell.suspect, job.exact_ends, is_partial)
     return cause, np.nan, np.nan
 
 
