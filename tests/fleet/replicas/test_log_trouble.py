@@ -62,6 +62,24 @@ async def test_states_that_differ_when_the_engine_lost_everything_become_equal()
     assert len(world.digests()) == 1
 
 
+async def test_an_end_of_the_log_that_a_fail_over_lost_is_forgotten_by_all() -> None:
+    world = Replicas("a", "b", "c", **QUICK)
+    await world.until_ready()
+    await run_job(world, 70)
+    behind = world.services.pop("c")  # it has not read what will be lost
+    kept = len(world.log.entries)
+    await run_job(world, 2)
+    del world.log.entries[kept:]
+    world.log._number = world.log.entries[-1].number
+    world.services["c"] = behind
+    [(_, verdict)] = await run_job(world, 10)
+    assert verdict.rank == 5
+    assert len(world.digests()) == 1
+    replicas = [world.replica(name) for name in "abc"]
+    assert [each.counters.missed for each in replicas] == [1, 1, 0]
+    assert [each.shared.agreement.mismatches for each in replicas] == [0, 0, 0]
+
+
 async def test_a_second_process_of_the_same_name_takes_no_push_and_says_why() -> None:
     """Else each would drop the measurements of the other, and both would send every alert."""
     world = Replicas("a", "b")
