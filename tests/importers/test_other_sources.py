@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from tests.support.other_sources import as_flight_recorder, as_inspector
 from tests.support.recording_score import Recording, read_recordings
@@ -37,3 +38,23 @@ def test_a_slow_gpu_is_named_from_every_source(source: str) -> None:
     answer = blame_records(kept(recording("ddp", True).columns), exact_ends, source)
     named = [(each.rank, str(each.cause)) for each in answer.culprits]
     assert named == [(6, "unknown" if source == "inspector, plain" else "compute")]
+
+
+@pytest.mark.parametrize("few", [(0, 1, 3, 5), (1, 3, 4, 7)])
+def test_ranks_that_left_records_of_the_end_alone_change_no_class(few: tuple[int, ...]) -> None:
+    """The fault of rank 6 was over before: whom it met then left no records."""
+    healthy = blame_records(_ends_of(recording("pp", False).columns, few), True, "test")
+    assert (healthy.culprits, healthy.cause) == ((), None)
+    folder = shared("data/nccl-jobs/ddp/truth.json").parent
+    (stalls,) = (each for each in read_recordings(folder) if len(each.faults) == 2)
+    answer = blame_records(_ends_of(stalls.columns, few), True, "test")
+    named = {each.rank: str(each.cause) for each in answer.culprits}
+    assert named == {2: "host", 6: "unknown"}
+
+
+def _ends_of(columns: Collectives, few: tuple[int, ...]) -> Collectives:
+    """Return the records without the first 70 % of those of some ranks."""
+    ranks = np.array([each.global_rank for each in columns.recorders])
+    first, last = int(columns.end_ns.min()), int(columns.end_ns.max())
+    is_late = columns.end_ns > last - 0.3 * (last - first)
+    return columns.take(is_late | ~np.isin(ranks[columns.who], few))

@@ -208,16 +208,23 @@ def test_a_gpu_that_alone_is_behind_costs_at_most_what_all_ranks_add(
 
 
 def test_a_rank_that_meets_somebody_without_records_is_not_compared() -> None:
-    met, alone = [[1.0, 2.0]], [[1.0, np.nan]]
+    met, alone, always = [[1.0, 2.0]], [[1.0, np.nan]], slice(None)
     both = np.array([[0, 1]])
-    assert _meets_all(lateness([met], comm=both), 0)
-    assert not _meets_all(lateness([alone], comm=both), 0)
-    assert _meets_all(lateness([alone], comm=np.array([[0, 0]])), 0), (
+    assert _meets_all(lateness([met], comm=both), 0, always)
+    assert not _meets_all(lateness([alone], comm=both), 0, always)
+    assert _meets_all(lateness([alone], comm=np.array([[0, 0]])), 0, always), (
         "a broadcast makes nobody wait"
     )
-    assert not _meets_all(lateness([[[np.nan, 1.0]]], comm=both), 0), "at the first communicator"
-    assert _meets_all(lateness([alone], comm=np.array([[0, -1]])), 0), "it meets nobody there"
-    assert _meets_all(lateness([alone], comm=both, is_pair=np.array([[False, True]])), 0)
+    assert not _meets_all(lateness([[[np.nan, 1.0]]], comm=both), 0, always), (
+        "at the first communicator"
+    )
+    assert _meets_all(lateness([alone], comm=np.array([[0, -1]])), 0, always), (
+        "it meets nobody there"
+    )
+    assert _meets_all(lateness([alone], comm=both, is_pair=np.array([[False, True]])), 0, always)
+    later = lateness([[*alone, *met]], comm=both)
+    assert not _meets_all(later, 0, slice(0, 1)), "others left records later only"
+    assert _meets_all(later, 0, slice(1, 2))
 
 
 def test_who_costs_less_than_all_wait_for_somebody_without_records_is_not_blamed(

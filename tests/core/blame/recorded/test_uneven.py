@@ -63,3 +63,14 @@ def test_without_arrivals_nobody_is_last() -> None:
     last = last_of(untimed)
     assert (last.added, last.launched) == (0.0, 0.0)
     assert np.isnan(last.agreement)
+
+
+def test_steps_that_a_rank_did_not_record_do_not_make_its_halves_agree() -> None:
+    """Two of six ranks left records of the last steps only."""
+    rng = np.random.default_rng(5)
+    rows = shared_job(rng.exponential(2 * MS, (6, 120, 4)))
+    part = rows.take((rows.who > 1) | (rows.end_ns > np.quantile(rows.end_ns, 0.7)))
+    steps, arrivals = measured(part)
+    for exact_ends in (True, False):
+        last = measure_last(part, steps, arrivals, 0.1, exact_ends)
+        assert abs(last.agreement) < 0.3

@@ -248,7 +248,10 @@ def _class_of(job: RecordedJob, spell: Spell) -> tuple[CauseClass, float, float]
     places = job.places
     if job.lateness is not None and job.lateness.overlaps_in_groups:
         places = job.lateness  # calls in flight do not show whether the GPU had work
-    is_partial = places is not None and not _meets_all(places, spell.worker)
+    steps = slice(spell.begin, spell.end)
+    is_partial = places is not None and not _meets_all(places, spell.worker, steps)
+    if places is not None and not np.isfinite(places.start_s[spell.worker, steps]).any():
+        return CauseClass.UNKNOWN, np.nan, np.nan  # whom it meets left no records there
     if places is not None and not is_partial and not _swaps(job, spell):
         overlaps = None
         if job.lateness is not None and job.lateness.group is None:
@@ -279,14 +282,14 @@ def _has_host_changed(places: PlaceTables, spell: Spell, place: int) -> bool:
     return bool(host_s >= HOST_CHANGED * gpu_s)
 
 
-def _meets_all(places: PlaceTables, worker: int) -> bool:
-    """Whether a worker can be compared at all its places.
+def _meets_all(places: PlaceTables, worker: int, steps: slice) -> bool:
+    """Whether a worker can be compared at all its places in these steps.
 
     Else its delay may have begun where it meets somebody without records. Members of a communicator
     that it meets at some places have records; at the others, ranks do not wait for each other.
     """
     comm = places.comm[worker]
-    is_met = np.isfinite(places.start_s[worker]).any(axis=0)[: len(comm)]
+    is_met = np.isfinite(places.start_s[worker, steps, : len(comm)]).any(axis=0)
     return bool((np.isin(comm, comm[is_met]) | places.is_pair[worker] | (comm < 0)).all())
 
 

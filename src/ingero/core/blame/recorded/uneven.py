@@ -11,13 +11,14 @@ seen in their enqueues then, where these are recorded, and work in how late rank
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.collectives.arrivals import Arrivals
 from ingero.core.collectives.columns import Collectives, Floats
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.own_time import own_segments
-from ingero.core.robust import group_medians
+from ingero.core.robust import group_medians, nan_median
 
 LAUNCH_S = 1e-4  # from enqueue to start on an idle GPU
 EARLIEST = 0.001  # quantile of that time that counts as no time: clocks of host and GPU differ
@@ -118,11 +119,21 @@ def _late_again(collectives: Collectives, measured: RecordSteps, arrivals: Arriv
     worker = np.searchsorted(np.array(measured.ranks), collectives.who[rows])
     table = np.zeros((2, len(measured.ranks), len(measured.workers.steps)))
     np.add.at(table, ((place[rows] >= places // 2).astype(int), worker, step[rows]), late[rows])
-    halves = table - np.median(table, axis=1, keepdims=True)
-    return _correlate(*halves.reshape(2, -1))
+    is_recorded = np.zeros(table.shape[1:], bool)
+    is_recorded[worker, step[rows]] = True
+    return _correlate(*(_beside_others(half, is_recorded).ravel() for half in table))
+
+
+def _beside_others(half: Floats, is_recorded: NDArray[np.bool_]) -> Floats:
+    """Return [worker, step] against the median of the workers that recorded a step, else NaN."""
+    known = np.where(is_recorded, half, np.nan)
+    beside: Floats = known - nan_median(known, 0)
+    return beside
 
 
 def _correlate(x: Floats, y: Floats) -> float:
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
     return float(np.corrcoef(x, y)[0, 1]) if len(x) > 2 and x.std() and y.std() else np.nan
 
 
@@ -139,11 +150,16 @@ def _agreement(collectives: Collectives, measured: RecordSteps) -> float:
     shape = (len(measured.ranks), len(measured.workers.steps), int(place.max(initial=0)) + 1)
     table = np.zeros(shape)
     table[worker, step, place] = own
+    is_recorded = np.zeros(shape[:2], bool)
+    is_recorded[worker, step] = True
     halves: list[Floats] = []
     for code in np.unique(measured.workers.cohort):
         part = table[measured.workers.cohort == code]
-        usual = np.cumsum(np.median(part, axis=(0, 1)))
+        seen = is_recorded[measured.workers.cohort == code]
+        if not seen.any():
+            continue
+        usual = np.cumsum(np.median(part[seen], axis=0))
         split = int(np.searchsorted(usual, usual[-1] / 2)) + 1
         both = [part[:, :, :split].sum(axis=2), part[:, :, split:].sum(axis=2)]
-        halves.append(np.stack([half - np.median(half, axis=0) for half in both]).reshape(2, -1))
-    return _correlate(*np.concatenate(halves, axis=1))
+        halves.append(np.stack([_beside_others(half, seen).ravel() for half in both]))
+    return _correlate(*np.concatenate(halves, axis=1)) if halves else np.nan
