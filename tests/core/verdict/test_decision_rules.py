@@ -104,8 +104,11 @@ def test_a_rank_is_compared_with_the_lateness_of_its_own_cohort() -> None:
     rows.lateness_s[0], rows.lateness_s[6:12] = 0.1, 9.0
     assert _keeps_peers_waiting(rows)[0]
     rows.lateness_s[0], rows.lateness_s[6:12] = -0.1, -9.0
+    rows.advance_cusum[0] = rows.advance_limit[0] = 10.0
     assert not _keeps_peers_waiting(rows)[0]
-    rows.lateness_s[0] = np.nan
+    rows.advance_cusum[0] = 10.1
+    assert _keeps_peers_waiting(rows)[0], "at exchanges"
+    rows.lateness_s[0], rows.advance_cusum[0] = np.nan, 0.0
     assert _keeps_peers_waiting(rows)[0], "unknown"
 
 

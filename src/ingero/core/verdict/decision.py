@@ -278,7 +278,8 @@ def _keeps_peers_waiting(rows: MemberRows) -> Mask:
     """Tell which suspects arrive at collectives no earlier than their peers.
 
     A rank that arrives earlier than its peers keeps nobody waiting, however slow it is. Where
-    lateness is not measured, the answer is yes; so it is for stalls, since most steps have none.
+    lateness is not measured, the answer is yes; so it is for stalls, since most steps have none,
+    and where the advance shows that the job waits: exchanges do not count as lateness.
     """
     size = rows.size
     late = rows.lateness_s[:size]
@@ -290,7 +291,7 @@ def _keeps_peers_waiting(rows: MemberRows) -> Mask:
     for cohort in np.unique(rows.cohort[:size][suspects]).tolist():
         members = known & (rows.cohort[:size] == cohort)
         awaited[members] = late[members] >= np.median(late[members])
-    return awaited
+    return awaited | (rows.advance_cusum[:size] > rows.advance_limit[:size])
 
 
 def _only_passes_on(registry: MemberRegistry, suspects: Mask) -> Mask:
