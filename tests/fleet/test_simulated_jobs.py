@@ -85,16 +85,18 @@ def test_stages_that_wait_in_a_swap_for_a_slow_one_are_not_named(
     fault: Fault, cause: CauseClass
 ) -> None:
     """Half of the ranks wait for it: that is neither their slowness nor an event of the job."""
-    shape, first = swapping_pipeline(micro_batches=4, stage_s=0.008), 250
+    shape, first = swapping_pipeline(micro_batches=4, stage_s=0.008), 290
     noise = Noise(eager_sends=True, one_kernel=True)
     faults = [replace(fault, first=first)]
-    job = simulate(shape, 370, faults, noise=noise, seed=3, flag_every=0)
-    said = [each.verdict for each in watch(job, nodes=2).said]
+    job = simulate(shape, 410, faults, noise=noise, seed=3, flag_every=0)
+    run = watch(job, nodes=2)
+    said = [each.verdict for each in run.said]
     assert {(verdict.rank, verdict.cause_class) for verdict in said} == {(fault.rank, cause)}
     assert VerdictState.STRAGGLER in {verdict.state for verdict in said}
     means = job.step_s.mean(axis=0)
     truth = 1.0 - means[5:first].mean() / means[first + 1 :].mean()
-    assert said[-1].loss == pytest.approx(truth, abs=max(0.01, 0.25 * truth))
+    ((_, now),) = run.service.open_verdicts()  # three stalls name a rank, and show less of its loss
+    assert now.loss == pytest.approx(truth, abs=max(0.01, 0.25 * truth))
 
 
 @pytest.mark.parametrize(
