@@ -120,6 +120,12 @@ STEPLESS = "no repeating step is recognised in job llm, its 8 ranks cannot be ju
             id="ranks-judged",
         ),
         pytest.param(
+            [replace(CALM, ranks=RankCounts(learning=8))],
+            0,
+            "no node is slow; what is normal for 8 ranks is still being learned",
+            id="ranks-learning",
+        ),
+        pytest.param(
             [replace(CALM, verdicts=[replace(SLOW_RANK, state=VerdictState.NOT_SURE)])],
             3,
             "not sure: the verdict above says why",

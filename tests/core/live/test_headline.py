@@ -21,6 +21,10 @@ SLOW = verdict(rank=11, job="llama", loss=0.12, loss_error=0.004, usd_per_hour=9
     [
         ((), {}, "calm", "Nobody is slow."),
         (
+            (), {"unjudged_ranks": 64}, "calm",
+            "No node is slow; what is normal for 64 ranks is still being learned.",
+        ),
+        (
             (SLOW,), {}, "slow",
             "Rank 11 on gpu-07 is slow; job llama loses 12.0% ±0.4%, $96.00 an hour.",
         ),

@@ -1,6 +1,7 @@
 """The live stream: a snapshot, then changes; limits, scopes, and clients that fall behind."""
 
 import asyncio
+import itertools
 import json
 import time
 from pathlib import Path
@@ -103,6 +104,21 @@ async def test_a_slow_rank_is_in_the_sentence_and_in_the_episodes() -> None:
     assert ranks[5].node_id == "n5"
     assert ranks[5].own_ms is not None
     assert ranks[5].own_ms > 1.2 * (ranks[4].own_ms or 0.0)
+
+
+async def test_nobody_is_called_fast_while_no_rank_is_judged() -> None:
+    start_s = time.monotonic()
+    async with running() as fleet:
+        for second, rank in itertools.product(range(8), range(8)):
+            put(fleet, f"n{rank}", 0.9, "c")
+            push = own_time_push(f"n{rank}", rank, second, 500.0)
+            fleet.processor.take(push, "c", start_s + second, 0)
+        advance(fleet, 8.0)
+        async with watching(fleet, "?cluster_id=c") as reader:
+            view, _ = await reader.tick()
+            assert isinstance(view, LiveSnapshot)
+    learned = "what is normal for 8 ranks is still being learned"
+    assert view.summary.headline.text == f"No node is slow; {learned}."
 
 
 async def test_a_token_streams_its_own_clusters_only(tmp_path: Path) -> None:

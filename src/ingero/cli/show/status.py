@@ -10,6 +10,7 @@ from ingero.contract.fleet_api import ClusterStatus, IdleGpus, NodeStatus
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.contract.verdict import VerdictState
 from ingero.core.counted import counted
+from ingero.core.live.headline import unjudged_text
 
 HOW_TO_PUSH = "start `ingero agent`, or `ingero fleet-push` beside a recorder (`ingero trace`)"
 CALIBRATING = (
@@ -98,6 +99,8 @@ def _conclusion(cluster: ClusterStatus[NodeStatus]) -> str:
     )
     if silenced:
         return coloured(f"nobody else is slow; silenced: {silenced}", "33")
+    if cluster.ranks.learning and not cluster.ranks.judged:
+        return coloured(f"no node is slow; {unjudged_text(cluster.ranks.learning)}", "33")
     return coloured("nobody is slow", "32")
 
 

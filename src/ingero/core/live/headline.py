@@ -6,6 +6,7 @@ from typing import Final
 
 from ingero.contract.live import Headline
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
+from ingero.core.counted import counted
 
 MAX_NAMED: Final = 3  # nodes in one sentence
 
@@ -18,6 +19,7 @@ class ClusterFacts:
     silenced_nodes: Sequence[str]  # slow ones
     threshold: float | None
     doubt: str  # why nobody can tell; empty where one can
+    unjudged_ranks: int = 0  # ranks with a baseline still to learn, while no rank has one
 
 
 def make_headline(verdicts: Sequence[Verdict], facts: ClusterFacts) -> Headline:
@@ -44,7 +46,16 @@ def make_headline(verdicts: Sequence[Verdict], facts: ClusterFacts) -> Headline:
     if suspects:
         named = _listed([who(v) for v in suspects])
         return _about("suspect", suspects[0], f"Nobody is slow; suspected: {named}.")
+    if facts.unjudged_ranks:
+        return Headline(
+            kind="calm", text=f"No node is slow; {unjudged_text(facts.unjudged_ranks)}."
+        )
     return Headline(kind="calm", text="Nobody is slow.")
+
+
+def unjudged_text(ranks: int) -> str:
+    """Return why nothing can be said about these ranks yet."""
+    return f"what is normal for {counted(ranks, 'rank')} is still being learned"
 
 
 def who(verdict: Verdict) -> str:

@@ -21,8 +21,7 @@ from ingero.contract.push.decode import STATES
 from ingero.contract.silence import Silence
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
-from ingero.core.counted import counted
-from ingero.core.live.headline import ClusterFacts, make_headline
+from ingero.core.live.headline import ClusterFacts, make_headline, unjudged_text
 from ingero.fleet.episodes.book import EpisodeBook
 from ingero.fleet.page.census import Census
 from ingero.fleet.processor import Cluster
@@ -194,6 +193,7 @@ class ClusterView:
             silenced_nodes=hushed,
             threshold=cluster.served.value or None,
             doubt=self._doubt(ranks),
+            unjudged_ranks=0 if ranks.judged else ranks.learning,
         )
         return LiveSummary(
             **summary_fields(cluster),
@@ -233,7 +233,7 @@ class ClusterView:
         if any(report and report.mode == DetectionMode.LOCAL_BASELINE for report in reports):
             return ""
         if ranks.learning:
-            return f"what is normal for {counted(ranks.learning, 'rank')} is still being learned"
+            return unjudged_text(ranks.learning)
         return "there is nothing to compare yet"
 
     def _jobs(self, verdicts: list[Verdict]) -> list[LiveJob]:
