@@ -36,7 +36,7 @@ NEXT_STEP: Final = {
     "and drain the node",
     GPU_STUCK: "see what that GPU is running (`nvidia-smi`, cuda-gdb) "
     "and read its Xid errors before killing the job",
-    HOST_LOCK: "get the stack of that process before it is killed (`py-spy dump --pid`): "
+    HOST_LOCK: "get the stack of that process before it is killed (`py-spy dump --pid PID`): "
     "lock, GIL or I/O",
     MISMATCH: "compare the code path of that rank at this call: "
     "a branch depends on the rank or its data",
