@@ -123,6 +123,22 @@ def test_a_start_repairs_what_an_unheard_commit_left(
         assert counted(again) == [(6, 6)]
 
 
+@pytest.mark.skipif(ON_LAKE, reason="an object store is no folder that can be mounted later")
+def test_nothing_is_taken_back_while_the_data_is_not_mounted(tmp_path: Path) -> None:
+    address, secrets = lake_for(tmp_path / "lake", in_bucket=False)
+    data, elsewhere = Path(address.data), tmp_path / "elsewhere"
+    with closing(LakeStore(address, secrets, tmp_path / "one", MEMORY, 1)) as store:
+        store.load([frame(1)])
+        store.load([frame(2)])
+        data.rename(elsewhere)
+        with pytest.raises(StoreError, match="check that it is mounted"):
+            store.recover()
+        elsewhere.rename(data)
+        store.recover()
+        assert store.applied_seq == 2
+        assert counted(store) == [(6, 6)]
+
+
 def test_an_unheard_roll_up_is_made_again(store: LakeStore, cutter: CommitCutter) -> None:
     store.load([frame(1)])
     cutter.arm(late=False)

@@ -159,14 +159,26 @@ class Catalogue:
             f"SELECT table_id, path FROM {schema}.ducklake_{kind}_file WHERE begin_snapshot = %s"
             for kind in ("data", "delete")
         )
-        files = self._execute(
-            f"SELECT s.path || t.path || f.path FROM ({added}) f "
+        return snapshot, self._paths(added, snapshot, snapshot)
+
+    def file_before(self, snapshot: int) -> str | None:
+        """Return a file of the data that was there before a snapshot and still is, if any."""
+        older = (
+            f"SELECT table_id, path FROM {self._address.schema}.ducklake_data_file "
+            "WHERE begin_snapshot < %s AND end_snapshot IS NULL ORDER BY data_file_id DESC LIMIT 1"
+        )
+        return next(iter(self._paths(older, snapshot)), None)
+
+    def _paths(self, files: str, *values: int) -> list[str]:
+        """Return where the files that a query names are, below the data."""
+        schema = self._address.schema
+        rows = self._execute(
+            f"SELECT s.path || t.path || f.path FROM ({files}) f "
             f"JOIN {schema}.ducklake_table t USING (table_id) "
             f"JOIN {schema}.ducklake_schema s USING (schema_id)",
-            snapshot,
-            snapshot,
+            *values,
         )
-        return snapshot, [path for (path,) in files]
+        return [path for (path,) in rows]
 
     def undo(self, snapshot: int) -> None:
         """Take back what a snapshot inserted and deleted, as if it had not been committed."""
