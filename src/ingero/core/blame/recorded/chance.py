@@ -29,12 +29,12 @@ def are_by_chance(
     lasted_s = workers.own_s * -np.expm1(-excess)
     known = np.isfinite(lasted_s)
     inside = slice(begin, end)
-    stretch = int(known[suspect.worker, inside].sum())
+    stretch = max(int(known[suspect.worker, inside].sum()), 1)
     known[suspect.worker, inside] = False
     known[:, list(suspect.stalls)] = False
     pauses = int((lasted_s[known] >= ALIKE * suspect.excess_s).sum())
     expected = (pauses + UNSEEN) / max(int(known.sum()), 1) * stretch
-    places = int(np.isfinite(lasted_s).sum()) / max(stretch, 1)  # ranks, and stretches of each
+    places = int(np.isfinite(lasted_s).sum()) / stretch  # ranks, and stretches of each
     return places * _at_least(len(suspect.stalls), expected) > LIKELY
 
 
